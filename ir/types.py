@@ -1,0 +1,96 @@
+"""Dtypes and the tensor type, interned and printed with its distribution."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from anabranch.ir.sbp import Layout
+
+# name -> (category, bytes). Category order is that of promotion: bool < int < float.
+DTYPES: dict[str, tuple[str, int]] = {
+    "bool": ("bool", 1),
+    "u8": ("int", 1),
+    "i8": ("int", 1),
+    "i16": ("int", 2),
+    "i32": ("int", 4),
+    "i64": ("int", 8),
+    "f16": ("float", 2),
+    "bf16": ("float", 2),
+    "f32": ("float", 4),
+    "f64": ("float", 8),
+}
+
+
+def category(dtype: str) -> str:
+    """bool, int or float."""
+    return DTYPES[dtype][0]
+
+
+def itemsize(dtype: str) -> int:
+    return DTYPES[dtype][1]
+
+
+def is_float(dtype: str) -> bool:
+    return category(dtype) == "float"
+
+
+@functools.cache
+def promote(a: str, b: str) -> str:
+    """The common dtype of two tensors, as PyTorch has it."""
+    if a == b:
+        return a
+    order = ("bool", "int", "float")
+    if category(a) != category(b):
+        return max(a, b, key=lambda d: order.index(category(d)))
+    if {a, b} == {"f16", "bf16"}:
+        return "f32"
+    if "u8" in (a, b) and itemsize(a) == itemsize(b):
+        return "i16"  # u8 with i8
+    return max(a, b, key=itemsize)
+
+
+def accumulator(dtype: str) -> str:
+    """The dtype in which a sum over `dtype` is held: f16 and bf16 accumulate in f32."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorType:
+    """Interned by `tensor`, so that equality is identity. `layout` is None before planning."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    layout: Layout | None
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * itemsize(self.dtype)
+
+    def with_layout(self, layout: Layout | None) -> TensorType:
+        return tensor(self.dtype, self.shape, layout)
+
+    def with_shape(self, shape: tuple[int, ...]) -> TensorType:
+        return tensor(self.dtype, shape, self.layout)
+
+
+@functools.cache
+def tensor(dtype: str, shape: tuple[int, ...], layout: Layout | None = None) -> TensorType:
+    """The type of a tensor: `f32[8, 256] @ {data: S(0)}`."""
+    text = f"{dtype}[{', '.join(map(str, shape))}]"
+    if layout is not None:
+        text += f" @ {layout}"
+    return TensorType(dtype, shape, layout, text)
