@@ -1,0 +1,220 @@
+"""The op kinds. Most of a program is one kind, `Compute`: a statement in index notation.
+
+    Compute    %y: f32[8, 4] = [i, j] sum[k < 16](%a[i, k] * %b[k, j])
+    Pin        %y: f32[8, 4] = pin(%x, {model: S(1)})
+    Box        %y: f32[8, 4] @ {data: B} = box(%x)
+    Transfer   %y: f32[16] = transfer(%x) {kind=all_gather, axis=data, ...}
+    Fused      %y: f32[8] = fused(%a, %b) { ... return %y }
+    Return     return %loss; state %w.new -> "w"
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from anabranch.ir.core import Block, Op, Value
+from anabranch.ir.diagnostics import NOWHERE, Loc
+from anabranch.ir.expr import Expr
+from anabranch.ir.sbp import Layout
+from anabranch.ir.types import TensorType, tensor
+
+REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin")
+
+
+class Compute(Op):
+    """result[dims] = reduce[reduced if guard](body).
+
+    `ranges` maps every index variable to its extent: first those of the result, in order, then the
+    reduced ones. `dims` gives each dimension of the result as a tuple of variables: one, or several
+    for a merged index `(g, c)` (its place is g*size(c) + c), or none for a dimension of extent 1.
+    `reduce` is empty when there is no reduction. Elements whose `guard` is false are left out of
+    the reduction. argmax and argmin reduce exactly one variable, give the first place, and are i64.
+    """
+
+    __slots__ = ("body", "dims", "guard", "ranges", "reduce", "reduced")
+    kind = "compute"
+    attributes: ClassVar[tuple[str, ...]] = ("ranges", "dims", "reduce", "reduced", "guard", "body")
+
+    def __init__(
+        self,
+        operands: Sequence[Value],
+        dtype: str,
+        ranges: Sequence[tuple[str, int]],
+        dims: Sequence[tuple[str, ...]],
+        body: Expr,
+        *,
+        reduce: str = "",
+        reduced: Sequence[str] = (),
+        guard: Expr | None = None,
+        layout: Layout | None = None,
+        name: str = "",
+        loc: Loc = NOWHERE,
+        stage: int = 0,
+        recompute: int = 0,
+    ) -> None:
+        self.ranges, self.dims = tuple(ranges), tuple(dims)
+        self.body, self.guard = body, guard
+        self.reduce, self.reduced = reduce, tuple(reduced)
+        extent = dict(self.ranges)
+        shape = tuple(math.prod(extent[v] for v in dim) for dim in self.dims)
+        super().__init__(operands, [tensor(dtype, shape, layout)], [name],
+                         loc=loc, stage=stage, recompute=recompute)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        return dict(self.ranges)
+
+    @property
+    def result_vars(self) -> tuple[str, ...]:
+        return tuple(v for dim in self.dims for v in dim)
+
+    def clone(self, operands: Sequence[Value]) -> Compute:
+        return Compute(
+            operands, self.result.type.dtype, self.ranges, self.dims, self.body,
+            reduce=self.reduce, reduced=self.reduced, guard=self.guard,
+            layout=self.result.type.layout, name=self.result.name,
+            loc=self.loc, stage=self.stage, recompute=self.recompute,
+        )
+
+
+class Pin(Op):
+    """The same value, which the source wants in this (possibly partial) layout."""
+
+    __slots__ = ("layout",)
+    kind = "pin"
+    attributes: ClassVar[tuple[str, ...]] = ("layout",)
+
+    def __init__(self, operand: Value, layout: Layout, name: str = "",
+                 *, loc: Loc = NOWHERE, stage: int = 0, recompute: int = 0) -> None:
+        self.layout = layout
+        super().__init__([operand], [operand.type], [name or operand.name],
+                         loc=loc, stage=stage, recompute=recompute)
+
+    def clone(self, operands: Sequence[Value]) -> Pin:
+        return Pin(operands[0], self.layout, self.result.name,
+                   loc=self.loc, stage=self.stage, recompute=self.recompute)
+
+
+class Box(Op):
+    """The same value in the layout of the result type, on the ranks of this op's `stage`.
+
+    In phase `sbp` any layout to any layout, between any two stages; in phase `boxed` each box is
+    one primitive step, named by `step` (slice, fill, all_gather, reduce_scatter, all_reduce,
+    all_to_all along mesh axis `axis`; move between stages, layouts equal).
+    """
+
+    __slots__ = ("axis", "step")
+    kind = "box"
+    attributes: ClassVar[tuple[str, ...]] = ("step", "axis")
+
+    def __init__(self, operand: Value, layout: Layout, name: str = "", *, step: str = "",
+                 axis: str = "", loc: Loc = NOWHERE, stage: int = 0, recompute: int = 0) -> None:
+        self.step, self.axis = step, axis
+        super().__init__([operand], [operand.type.with_layout(layout)], [name or operand.name],
+                         loc=loc, stage=stage, recompute=recompute)
+
+    @property
+    def source(self) -> Layout:
+        layout = self.operands[0].type.layout
+        assert layout is not None, "a box stands after planning"
+        return layout
+
+    @property
+    def target(self) -> Layout:
+        layout = self.result.type.layout
+        assert layout is not None, "a box stands after planning"
+        return layout
+
+    def clone(self, operands: Sequence[Value]) -> Box:
+        return Box(operands[0], self.target, self.result.name, step=self.step, axis=self.axis,
+                   loc=self.loc, stage=self.stage, recompute=self.recompute)
+
+
+class Transfer(Op):
+    """One rank's part of a joint movement, on flat buffers, in phases `local` and `fused`.
+
+    `step` is all_gather, reduce_scatter, all_reduce, all_to_all, send, recv or accumulate (the
+    sum over micro-batches, kept in place on one rank). `ranks` are the members, `match` numbers the
+    joint transition (equal on all members), `counts` are elements given to, and `counts_back`
+    elements taken from, each member. A send has no result, a recv no operand.
+    """
+
+    __slots__ = ("counts", "counts_back", "match", "ranks", "reduce", "step")
+    kind = "transfer"
+    attributes: ClassVar[tuple[str, ...]] = (
+        "step", "match", "ranks", "reduce", "counts", "counts_back")
+
+    def __init__(self, operands: Sequence[Value], types: Sequence[TensorType], step: str,
+                 match: int, ranks: Sequence[int], *, reduce: str = "",
+                 counts: Sequence[int] = (), counts_back: Sequence[int] = (), name: str = "",
+                 loc: Loc = NOWHERE, stage: int = 0, recompute: int = 0) -> None:
+        self.step, self.match, self.ranks, self.reduce = step, match, tuple(ranks), reduce
+        self.counts, self.counts_back = tuple(counts), tuple(counts_back)
+        super().__init__(operands, types, [name] if types else [],
+                         loc=loc, stage=stage, recompute=recompute)
+
+    def clone(self, operands: Sequence[Value]) -> Transfer:
+        return Transfer(
+            operands, [r.type for r in self.results], self.step, self.match, self.ranks,
+            reduce=self.reduce, counts=self.counts, counts_back=self.counts_back,
+            name=self.results[0].name if self.results else "",
+            loc=self.loc, stage=self.stage, recompute=self.recompute)
+
+
+class Fused(Op):
+    """Computes that become one kernel. The region's arguments stand for the operands, in order;
+    it ends in `Return`, whose operands are the results."""
+
+    __slots__ = ("region",)
+    kind = "fused"
+    attributes: ClassVar[tuple[str, ...]] = ("region",)
+
+    def __init__(self, operands: Sequence[Value], region: Block, names: Sequence[str] = (),
+                 *, loc: Loc = NOWHERE, stage: int = 0, recompute: int = 0) -> None:
+        self.region = region
+        last = region.last
+        assert isinstance(last, Return), "a fused region ends in return"
+        super().__init__(operands, [v.type for v in last.operands],
+                         names or [v.name for v in last.operands],
+                         loc=loc, stage=stage, recompute=recompute)
+
+    def clone(self, operands: Sequence[Value]) -> Fused:
+        return Fused(operands, clone_block(self.region), [r.name for r in self.results],
+                     loc=self.loc, stage=self.stage, recompute=self.recompute)
+
+
+class Return(Op):
+    """Ends a block. The last `len(states)` operands are the next values of the named states."""
+
+    __slots__ = ("states",)
+    kind = "return"
+    attributes: ClassVar[tuple[str, ...]] = ("states",)
+
+    def __init__(self, operands: Sequence[Value], states: Sequence[str] = (),
+                 *, loc: Loc = NOWHERE, stage: int = 0, recompute: int = 0) -> None:
+        self.states = tuple(states)
+        super().__init__(operands, [], loc=loc, stage=stage, recompute=recompute)
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What the function gives back, without the states."""
+        return self.operands[: len(self.operands) - len(self.states)]
+
+    @property
+    def updates(self) -> dict[str, Value]:
+        return dict(zip(self.states, self.operands[len(self.values):], strict=True))
+
+    def clone(self, operands: Sequence[Value]) -> Return:
+        return Return(operands, self.states, loc=self.loc, stage=self.stage)
+
+
+def clone_block(block: Block) -> Block:
+    """A deep copy; values outside the block stay shared."""
+    copy = Block([(v.name, v.type) for v in block.args])
+    seen = dict(zip(block.args, copy.args, strict=True))
+    for op in block:
+        new = copy.append(op.clone([seen.get(v, v) for v in op.operands]))
+        seen.update(zip(op.results, new.results, strict=True))
+    return copy
