@@ -2,6 +2,7 @@
 
     Compute    %y: f32[8, 4] = [i, j] sum[k < 16](%a[i, k] * %b[k, j])
     Pin        %y: f32[8, 4] = pin(%x, {model: S(1)})
+    Gradient   %dw: f32[8], %db: f32[] = gradient(%loss, %w, %b)
     Box        %y: f32[8, 4] @ {data: B} = box(%x)
     Transfer   %y: f32[16] = transfer(%x) {kind=all_gather, axis=data, ...}
     Fused      %y: f32[8] = fused(%a, %b) { ... return %y }
@@ -95,6 +96,23 @@ class Pin(Op):
     def clone(self, operands: Sequence[Value]) -> Pin:
         return Pin(operands[0], self.layout, self.result.name,
                    loc=self.loc, stage=self.stage, recompute=self.recompute)
+
+
+class Gradient(Op):
+    """The gradients of the 0-d float `operands[0]` by the values `operands[1:]`, in order, as a
+    value each. `lowering.differentiate` replaces it by the derived statements."""
+
+    __slots__ = ()
+    kind = "gradient"
+
+    def __init__(self, of: Value, by: Sequence[Value],
+                 *, loc: Loc = NOWHERE, stage: int = 0, recompute: int = 0) -> None:
+        super().__init__([of, *by], [v.type for v in by], [f"d.{v.name}" for v in by],
+                         loc=loc, stage=stage, recompute=recompute)
+
+    def clone(self, operands: Sequence[Value]) -> Gradient:
+        return Gradient(operands[0], operands[1:], loc=self.loc, stage=self.stage,
+                        recompute=self.recompute)
 
 
 class Box(Op):

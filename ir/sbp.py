@@ -37,12 +37,12 @@ B = Sbp("B")
 
 
 @functools.cache
-def S(dim: int) -> Sbp:  # noqa: N802 (the paper's symbol)
+def S(dim: int) -> Sbp:
     return Sbp("S", dim)
 
 
 @functools.cache
-def P(op: str = "sum") -> Sbp:  # noqa: N802
+def P(op: str = "sum") -> Sbp:
     return Sbp("P", -1, op)
 
 
