@@ -1,0 +1,158 @@
+"""Golden tests are Markdown documents, and every `.md` file under tests/ and the README is one.
+
+Under a heading, a fenced block without a label (or labelled `ab`) is a program; each following
+block labelled with a stage of the compiler (`text error`, `ir`, `sbp mesh=data=2`, ...) is what
+`driver.dump_text(program, stage)` must give: one test per block. A line `...` in it stands for any
+lines, so that a golden shows only what it is about. `--update-golden` rewrites the blocks in place,
+under pytest-xdist too; those with `...` are checked as they are, never rewritten.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+# Two workers on two cores: a library that starts its own threads in each would only slow both.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+hypothesis.settings.register_profile("anabranch", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("ci" if "CI" in os.environ else "anabranch")
+
+HEADING = re.compile(r"#+\s+(.*)")
+FENCE = re.compile(r"(`{3,})\s*(.*?)\s*")
+SOURCE_LABELS = {"", "ab"}
+PROSE_LABELS = {"python", "sh", "toml", "text", "console", "c", "json"}  # shown, not derived
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a Markdown file; `start` and `stop` are the line numbers of its content."""
+
+    heading: str
+    label: str
+    text: str
+    start: int
+    stop: int
+
+
+def fenced_blocks(markdown: str) -> Iterator[Block]:
+    """Every fenced block in order, with the heading above it."""
+    heading, fence, label, start = "", "", "", 0
+    lines = markdown.splitlines()
+    for number, line in enumerate(lines):
+        if fence:
+            if line.strip() == fence:
+                yield Block(heading, label, "\n".join(lines[start:number]), start, number)
+                fence = ""
+        elif opening := FENCE.fullmatch(line):
+            (fence, label), start = opening.groups(), number + 1
+        elif title := HEADING.fullmatch(line):
+            heading = title[1]
+    if fence:
+        raise ValueError(f"the block that starts at line {start} is never closed")
+
+
+def agrees(expected: str, actual: str) -> bool:
+    """Equality, where a line `...` of the expectation stands for any number of lines."""
+    if "..." not in map(str.strip, expected.splitlines()):
+        return expected == actual
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + "\n"
+        for line in expected.splitlines()
+    )
+    return re.fullmatch(pattern, actual + "\n") is not None
+
+
+def replace_block(path: Path, ordinal: int, text: str) -> None:
+    """Give block number `ordinal` new content, while other workers may do so to other blocks."""
+    with path.open("r+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        markdown = file.read()
+        block = list(fenced_blocks(markdown))[ordinal]
+        lines = markdown.splitlines()
+        lines[block.start : block.stop] = text.splitlines()
+        file.seek(0)
+        file.write("\n".join(lines) + "\n")
+        file.truncate()
+
+
+class GoldenFile(pytest.File):
+    """One Markdown document; its tests are named after the heading and the stage."""
+
+    def collect(self) -> Iterator[GoldenItem]:
+        source, seen = None, set()
+        for ordinal, block in enumerate(fenced_blocks(self.path.read_text(encoding="utf-8"))):
+            if block.label in SOURCE_LABELS:
+                source = block.text
+            elif block.label not in PROSE_LABELS:
+                name = f"{block.heading} [{block.label}]"
+                name += f" line {block.start}" if name in seen else ""
+                seen.add(name)
+                yield GoldenItem.from_parent(
+                    self, name=name, source=source, block=block, ordinal=ordinal
+                )
+
+
+class GoldenItem(pytest.Item):
+    """One expected block: the program above it, dumped at the stage that the label names."""
+
+    def __init__(self, *, source: str | None, block: Block, ordinal: int, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.source, self.block, self.ordinal = source, block, ordinal
+
+    def runtest(self) -> None:
+        if self.source is None:
+            raise GoldenMismatch(f"the block '{self.block.label}' has no program above it")
+        driver = pytest.importorskip("anabranch.driver", reason="the driver is not here yet")
+        actual = driver.dump_text(self.source + "\n", self.block.label).rstrip()
+        if agrees(self.block.text.rstrip(), actual):
+            return
+        if not self.config.getoption("--update-golden") or not self.rewritable():
+            raise GoldenMismatch(f"{difference(self.block.text, actual)}\n({self.advice()})")
+        replace_block(self.path, self.ordinal, actual)
+
+    def rewritable(self) -> bool:
+        return "..." not in map(str.strip, self.block.text.splitlines())
+
+    def advice(self) -> str:
+        if self.rewritable():
+            return "pytest --update-golden rewrites it; read the diff before you commit it"
+        return "a block with '...' is edited by hand"
+
+    def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
+        if isinstance(excinfo.value, GoldenMismatch):
+            return f"{self.path.name}:{self.block.start}: {excinfo.value}"
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.block.start - 1, self.name
+
+
+class GoldenMismatch(Exception):
+    """The document and the compiler disagree."""
+
+
+def difference(expected: str, actual: str) -> str:
+    return f"the document says\n{expected}\n\nthe compiler says\n{actual}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the expected blocks of goldens"
+    )
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> GoldenFile | None:
+    if file_path.suffix != ".md":
+        return None
+    return GoldenFile.from_parent(parent, path=file_path)
