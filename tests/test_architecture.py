@@ -1,4 +1,4 @@
-"""The house rules that a tool can check: who imports whom, how long things are, what a start costs."""
+"""The house rules that a tool can check: imports, lengths, packaging, what a start costs."""
 
 from __future__ import annotations
 
