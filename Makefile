@@ -28,14 +28,16 @@ lint: $(VENV)/test.done
 	$(VENV)/bin/lint-imports
 
 $(VENV)/base.done: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it"; exit 1; }
 	@echo "Installing into $(VENV) ..."
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -e .
 	@touch $@
 
 $(VENV)/test.done: $(VENV)/base.done
 	@echo "Installing what the tests need into $(VENV): torch (the oracle), triton, linters ..."
-	$(PIP) -e '.[torch,gpu,dev]'
+	@$(PIP) -e '.[torch,gpu,dev]'
 	@touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""Golden tests are Markdown documents, and every `.md` file under tests/ and the README is one.
+"""Golden tests are Markdown documents: every `.md` file under tests/, and the READMEs too.
 
 Under a heading, a fenced block without a label (or labelled `ab`) is a program; each following
 block labelled with a stage of the compiler (`text error`, `ir`, `sbp mesh=data=2`, ...) is what
@@ -31,7 +31,7 @@ hypothesis.settings.load_profile("ci" if "CI" in os.environ else "anabranch")
 HEADING = re.compile(r"#+\s+(.*)")
 FENCE = re.compile(r"(`{3,})\s*(.*?)\s*")
 SOURCE_LABELS = {"", "ab"}
-PROSE_LABELS = {"python", "sh", "toml", "text", "console", "c", "json"}  # shown, not derived
+PROSE_LABELS = {"python", "sh", "toml", "text", "console"}  # shown, not derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,13 @@ def fenced_blocks(markdown: str) -> Iterator[Block]:
         raise ValueError(f"the block that starts at line {start} is never closed")
 
 
+def has_dots(expected: str) -> bool:
+    return "..." in map(str.strip, expected.splitlines())
+
+
 def agrees(expected: str, actual: str) -> bool:
     """Equality, where a line `...` of the expectation stands for any number of lines."""
-    if "..." not in map(str.strip, expected.splitlines()):
+    if not has_dots(expected):
         return expected == actual
     pattern = "".join(
         r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + "\n"
@@ -86,64 +90,81 @@ def replace_block(path: Path, ordinal: int, text: str) -> None:
         file.truncate()
 
 
-class GoldenFile(pytest.File):
-    """One Markdown document; its tests are named after the heading and the stage."""
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """An expected block, its number in the file, and the program above it."""
 
-    def collect(self) -> Iterator[GoldenItem]:
-        source, seen = None, set()
-        for ordinal, block in enumerate(fenced_blocks(self.path.read_text(encoding="utf-8"))):
-            if block.label in SOURCE_LABELS:
-                source = block.text
-            elif block.label not in PROSE_LABELS:
-                name = f"{block.heading} [{block.label}]"
-                name += f" line {block.start}" if name in seen else ""
-                seen.add(name)
-                yield GoldenItem.from_parent(
-                    self, name=name, source=source, block=block, ordinal=ordinal
-                )
-
-
-class GoldenItem(pytest.Item):
-    """One expected block: the program above it, dumped at the stage that the label names."""
-
-    def __init__(self, *, source: str | None, block: Block, ordinal: int, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.source, self.block, self.ordinal = source, block, ordinal
-
-    def runtest(self) -> None:
-        if self.source is None:
-            raise GoldenMismatch(f"the block '{self.block.label}' has no program above it")
-        driver = pytest.importorskip("anabranch.driver", reason="the driver is not here yet")
-        actual = driver.dump_text(self.source + "\n", self.block.label).rstrip()
-        if agrees(self.block.text.rstrip(), actual):
-            return
-        if not self.config.getoption("--update-golden") or not self.rewritable():
-            raise GoldenMismatch(f"{difference(self.block.text, actual)}\n({self.advice()})")
-        replace_block(self.path, self.ordinal, actual)
-
-    def rewritable(self) -> bool:
-        return "..." not in map(str.strip, self.block.text.splitlines())
-
-    def advice(self) -> str:
-        if self.rewritable():
-            return "pytest --update-golden rewrites it; read the diff before you commit it"
-        return "a block with '...' is edited by hand"
-
-    def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
-        if isinstance(excinfo.value, GoldenMismatch):
-            return f"{self.path.name}:{self.block.start}: {excinfo.value}"
-        return super().repr_failure(excinfo, style)
-
-    def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, self.block.start - 1, self.name
+    source: str
+    block: Block
+    ordinal: int
 
 
 class GoldenMismatch(Exception):
     """The document and the compiler disagree."""
 
 
-def difference(expected: str, actual: str) -> str:
-    return f"the document says\n{expected}\n\nthe compiler says\n{actual}"
+def goldens(markdown: str) -> Iterator[Golden]:
+    """The blocks of a document that a stage of the compiler must reproduce."""
+    source = None
+    for ordinal, block in enumerate(fenced_blocks(markdown)):
+        if block.label in SOURCE_LABELS:
+            source = block.text + "\n"
+        elif block.label not in PROSE_LABELS:
+            if source is None:
+                raise ValueError(f"the block '{block.label}' has no program above it")
+            yield Golden(source, block, ordinal)
+
+
+def check_golden(path: Path, golden: Golden, *, update: bool) -> None:
+    """Compare a block with what the compiler says now; on `update`, rewrite it where allowed."""
+    driver = pytest.importorskip("anabranch.driver", reason="the driver is not here yet")
+    expected = golden.block.text.rstrip()
+    actual = driver.dump_text(golden.source, golden.block.label).rstrip()
+    if agrees(expected, actual):
+        return
+    if update and not has_dots(expected):
+        replace_block(path, golden.ordinal, actual)
+        return
+    advice = (
+        "a block with '...' is edited by hand"
+        if has_dots(expected)
+        else "pytest --update-golden rewrites it; read the diff before you commit it"
+    )
+    raise GoldenMismatch(
+        f"{path.name}:{golden.block.start}: the document says\n{expected}\n\n"
+        f"the compiler says\n{actual}\n\n({advice})"
+    )
+
+
+class GoldenFile(pytest.File):
+    """One Markdown document; its tests are named after the heading and the stage."""
+
+    def collect(self) -> Iterator[GoldenItem]:
+        seen = set()
+        for golden in goldens(self.path.read_text(encoding="utf-8")):
+            name = f"{golden.block.heading} [{golden.block.label}]"
+            name += f" line {golden.block.start}" if name in seen else ""
+            seen.add(name)
+            yield GoldenItem.from_parent(self, name=name, golden=golden)
+
+
+class GoldenItem(pytest.Item):
+    """One expected block: the program above it, dumped at the stage that the label names."""
+
+    def __init__(self, *, golden: Golden, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.golden = golden
+
+    def runtest(self) -> None:
+        check_golden(self.path, self.golden, update=self.config.getoption("--update-golden"))
+
+    def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
+        if isinstance(excinfo.value, GoldenMismatch):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.golden.block.start - 1, self.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 import types
@@ -130,7 +131,7 @@ def test_a_reader_that_goes_away_is_not_an_error_message() -> None:
         "sys.modules['anabranch.cli.m'] = m; cli.SUBCOMMANDS['m'] = 'm'\n"
         "sys.exit(cli.main(['m']))"
     )
-    command = f'{sys.executable} -c "$PROBE" | head -1'
+    command = f'{shlex.quote(sys.executable)} -c "$PROBE" | head -1'
     result = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, env={"PROBE": probe, **_path()}
     )

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import agrees, fenced_blocks, replace_block
+from tests.conftest import (
+    GoldenMismatch,
+    agrees,
+    check_golden,
+    fenced_blocks,
+    goldens,
+    replace_block,
+)
 
 DOCUMENT = """\
 # One
@@ -64,3 +73,22 @@ def test_workers_that_rewrite_blocks_of_one_file_do_not_undo_each_other(tmp_path
         list(pool.map(lambda n: replace_block(path, n, f"new {n}\n  more"), range(20)))
     blocks = [block.text for block in fenced_blocks(path.read_text())]
     assert blocks == [f"new {n}\n  more" for n in range(20)]
+
+
+def test_a_document_is_checked_and_rewritten_block_by_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a driver that prints the stage and the program in capitals."""
+    driver = types.ModuleType("anabranch.driver")
+    driver.dump_text = lambda source, stage: f"{stage}\n{source.upper()}"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "anabranch.driver", driver)
+    path = tmp_path / "golden.md"
+    path.write_text("```\nx\n```\n```ir\nir\nX\n```\n```toml\nnot checked\n```\n```plan\nY\n```\n")
+    right, wrong = goldens(path.read_text())
+
+    check_golden(path, right, update=False)
+    with pytest.raises(GoldenMismatch, match="--update-golden"):
+        check_golden(path, wrong, update=False)
+
+    check_golden(path, wrong, update=True)
+    assert [g.block.text for g in goldens(path.read_text())] == ["ir\nX", "plan\nX"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli import SUBCOMMANDS
-from tests.conftest import Block, fenced_blocks
+from tests.conftest import Block, check_golden, fenced_blocks, goldens
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = sorted(
@@ -28,6 +28,14 @@ def workplace(tmp_path: Path) -> Path:
     if (ROOT / "examples").exists():
         shutil.copytree(ROOT / "examples", tmp_path / "examples")
     return tmp_path
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_a_readme_shows_what_the_compiler_prints(readme: str, pytestconfig: pytest.Config) -> None:
+    """A block labelled with a stage is a golden here as it is under tests/."""
+    path = ROOT / readme
+    for golden in goldens(path.read_text(encoding="utf-8")):
+        check_golden(path, golden, update=pytestconfig.getoption("--update-golden"))
 
 
 @pytest.mark.parametrize("readme", READMES)
