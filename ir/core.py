@@ -16,7 +16,6 @@ from anabranch.ir.mesh import Mesh
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import TensorType
 
-
 _O = TypeVar("_O", bound="Op")
 
 

@@ -143,9 +143,11 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
 
 def renumber(expr: Expr, operand: Callable[[int], int]) -> Expr:
     """Replace operand numbers of reads."""
-    return transform(
-        expr, lambda e: Read(operand(e.operand), e.subscripts, e.pad) if isinstance(e, Read) else None
-    )
+
+    def rule(e: Expr) -> Expr | None:
+        return Read(operand(e.operand), e.subscripts, e.pad) if isinstance(e, Read) else None
+
+    return transform(expr, rule)
 
 
 def variables(expr: Expr) -> set[str]:

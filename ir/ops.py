@@ -225,7 +225,8 @@ class Return(Op):
         return dict(zip(self.states, self.operands[len(self.values):], strict=True))
 
     def clone(self, operands: Sequence[Value]) -> Return:
-        return Return(operands, self.states, loc=self.loc, stage=self.stage)
+        return Return(operands, self.states, loc=self.loc, stage=self.stage,
+                      recompute=self.recompute)
 
 
 def clone_block(block: Block) -> Block:

@@ -18,6 +18,7 @@ from anabranch.ir.expr import Call, Cast, Const, Expr, Origin, Rand, Read, Var, 
 from anabranch.ir.types import is_float
 
 Partials = tuple[Expr | None, ...]
+Derivative = Callable[[tuple[Expr, ...], Expr, str], Partials]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Primitive:
     kind: str
     flops: int
     evaluate: Callable[..., Any]
-    derivative: Callable[[tuple[Expr, ...], Expr, str], Partials] | None = None
+    derivative: Derivative | None = None
 
 
 def _const(value: float, dtype: str) -> Expr:
@@ -87,7 +88,7 @@ def _pow_partials(args: tuple[Expr, ...], y: Expr, d: str) -> Partials:
     return da, where(flat, zero, mul(y, _fn("log", a)))
 
 
-def _extremum_partials(order: str) -> Callable[[tuple[Expr, ...], Expr, str], Partials]:
+def _extremum_partials(order: str) -> Derivative:
     """Ties share the gradient evenly, as in PyTorch's `maximum` and `minimum`."""
 
     def partials(args: tuple[Expr, ...], _y: Expr, d: str) -> Partials:
@@ -102,7 +103,7 @@ def _extremum_partials(order: str) -> Callable[[tuple[Expr, ...], Expr, str], Pa
     return partials
 
 
-def _unary(build: Callable[[Expr, Expr, str], Expr]) -> Callable[[tuple[Expr, ...], Expr, str], Partials]:
+def _unary(build: Callable[[Expr, Expr, str], Expr]) -> Derivative:
     return lambda args, y, d: (build(args[0], y, d),)
 
 
