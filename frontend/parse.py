@@ -86,4 +86,9 @@ def _parse(text: str, file: str, start: str, found: Collector) -> list[Any]:
     except (UnexpectedInput, BadIndentation) as error:
         found.diagnostics.append(explain(error, text, file))
         return []
-    return cast(list[Any], Builder(file, found).transform(tree))
+    try:
+        return cast(list[Any], Builder(file, found).transform(tree))
+    except RecursionError:
+        line = text.count("\n") - text.strip().count("\n")
+        found.add("this definition is nested too deeply", Span(file, line, 1, line, 2))
+        return []

@@ -77,7 +77,7 @@ class Comprehension(Node):
 
 @dataclass(frozen=True, slots=True)
 class LayoutEntry(Node):
-    """One mesh axis of a layout: `kind` is S, B or P, `argument` the axis of S, the operation of P."""
+    """One mesh axis: `kind` is S, B or P; `argument` is the axis of S or the operation of P."""
 
     axis: str
     kind: str
@@ -285,7 +285,7 @@ class With(Node):
 
 @dataclass(frozen=True, slots=True)
 class Field(Node):
-    """`name: type = init` in a model, or `buffer name: ...`. The type may be a sub-model or a list."""
+    """`name: type = init` in a model, or `buffer name: ...`; the type may be a model or a list."""
 
     name: str
     type: Expr

@@ -18,6 +18,7 @@ from anabranch.frontend import syntax as s
 from anabranch.ir.diagnostics import Collector, Note, Span
 
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", '"': '"', "'": "'", "\n": ""}
+_LONGEST_NUMBER = 1000
 _PARTIALS = ("max", "min", "prod")
 
 Body = tuple[s.Statement, ...]
@@ -140,7 +141,7 @@ class Builder(Transformer[Token, Any]):
     def assign(self, meta: Meta, left: s.Expr, value: s.Expr) -> s.Statement:
         match left:
             case s.Name() | s.Tuple() if _is_target(left):
-                return s.Assign(cast(s.Target, left), value, span=self._at(meta))
+                return s.Assign(left, value, span=self._at(meta))
             case s.Index(s.Name() as target, items, keywords):
                 self._check_left(target, items, keywords)
                 return s.Equation(target, items, value, span=self._at(meta))
@@ -220,6 +221,9 @@ class Builder(Transformer[Token, Any]):
 
     def number(self, meta: Meta, text: Token) -> s.Number:
         digits = text.replace("_", "")
+        if len(digits) > _LONGEST_NUMBER:
+            self.found.add("this number is too long", self._at(meta))
+            digits = "0"
         value = int(digits) if digits.isdigit() else float(digits)
         return s.Number(value, span=self._at(meta))
 
