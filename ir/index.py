@@ -1,0 +1,194 @@
+"""Index expressions in the form that transformations need: affine, and bounded.
+
+`affine` gives `constant + sum(coefficient * variable)` or None; `interval` gives safe bounds of an
+index expression over the box of its variables, or None where it cannot tell (indirect reads).
+`scatter_places` recognises the guarded reductions that are scatters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from anabranch.ir.expr import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Origin,
+    Var,
+    add,
+    integer,
+    mul,
+    variables,
+)
+from anabranch.ir.ops import Compute
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`constant + sum(coefficient * variable)`; coefficients are not zero, order is of writing."""
+
+    terms: tuple[tuple[str, int], ...]
+    constant: int
+
+    @property
+    def coefficients(self) -> dict[str, int]:
+        return dict(self.terms)
+
+    def bounds(self, extents: Mapping[str, int]) -> tuple[int, int]:
+        """The least and greatest value over a box that is not empty."""
+        low = high = self.constant
+        for name, coefficient in self.terms:
+            reach = coefficient * (extents[name] - 1)
+            low, high = low + min(reach, 0), high + max(reach, 0)
+        return low, high
+
+
+def combine(a: Affine, b: Affine, factor: int) -> Affine:
+    """`a + factor * b`."""
+    terms = dict(a.terms)
+    for name, coefficient in b.terms:
+        terms[name] = terms.get(name, 0) + factor * coefficient
+    kept = tuple((name, c) for name, c in terms.items() if c)
+    return Affine(kept, a.constant + factor * b.constant)
+
+
+def affine(expr: Expr, micro: int | None = None) -> Affine | None:
+    """The affine form. Origins count as constants only if the micro-batch is given."""
+    match expr:
+        case Const(value, "i64"):
+            return Affine((), int(value))
+        case Var(name):
+            return Affine(((name, 1),), 0)
+        case Origin(base, step) if micro is not None:
+            return Affine((), base + step * micro)
+        case Cast("i64", arg):
+            return affine(arg, micro)
+        case Call("neg", (arg,)):
+            inner = affine(arg, micro)
+            return inner and combine(Affine((), 0), inner, -1)
+        case Call("add" | "sub" | "mul" as fn, (left, right)):
+            a, b = affine(left, micro), affine(right, micro)
+            return None if a is None or b is None else _join(fn, a, b)
+    return None
+
+
+def _join(fn: str, a: Affine, b: Affine) -> Affine | None:
+    zero = Affine((), 0)
+    if fn == "mul":
+        if not a.terms:
+            return combine(zero, b, a.constant)
+        return None if b.terms else combine(zero, a, b.constant)
+    return combine(a, b, 1 if fn == "add" else -1)
+
+
+def expression(form: Affine) -> Expr:
+    """The affine form as an expression, without noise such as `1*i` or `+ 0`."""
+    total: Expr | None = None
+    for name, coefficient in form.terms:
+        term: Expr = Var(name) if coefficient == 1 else mul(Var(name), integer(coefficient))
+        total = term if total is None else add(total, term)
+    if total is None:
+        return integer(form.constant)
+    return total if form.constant == 0 else add(total, integer(form.constant))
+
+
+def mixed_radix(names: Iterable[str], extents: Mapping[str, int]) -> Affine:
+    """The place that a merged index `(g, c)` names: `g*size(c) + c`."""
+    terms, weight = [], 1
+    for name in reversed(tuple(names)):
+        terms.append((name, weight))
+        weight *= extents[name]
+    return Affine(tuple(reversed(terms)), 0)
+
+
+def digits(form: Affine, size: int, extents: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The variables of a merged index that runs through a whole dimension of `size` exactly once.
+
+    Variables of extent 1 are left out unless they stand in the form.
+    """
+    if form.constant:
+        return None
+    ordered = sorted(form.terms, key=lambda term: (-term[1], extents[term[0]]))
+    names = tuple(name for name, _ in ordered)
+    weights = mixed_radix(names, extents).coefficients
+    exact = math.prod(extents[name] for name in names) == size
+    return names if exact and weights == form.coefficients else None
+
+
+def interval(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """Inclusive bounds of an integer expression, or None where nothing is known."""
+    form = affine(expr)
+    if form is not None:
+        known = all(extents.get(name, 0) > 0 for name, _ in form.terms)
+        return form.bounds(extents) if known else None
+    if not isinstance(expr, Call):
+        return None
+    sides = [interval(arg, extents) for arg in expr.args]
+    known_sides = [side for side in sides if side is not None]
+    if len(known_sides) < len(sides):
+        return None
+    return _bounds(expr.fn, known_sides)
+
+
+def _bounds(fn: str, sides: list[tuple[int, int]]) -> tuple[int, int] | None:
+    if len(sides) != 2:
+        return None
+    (a, b), (c, d) = sides
+    match fn:
+        case "add":
+            return a + c, b + d
+        case "sub":
+            return a - d, b - c
+        case "mul":
+            corners = (a * c, a * d, b * c, b * d)
+            return min(corners), max(corners)
+        case "floordiv" if c == d > 0:
+            return a // c, b // c
+        case "mod" if c == d > 0:
+            return (a, b) if a // c == b // c == 0 else (0, c - 1)
+        case "min":
+            return min(a, c), min(b, d)
+        case "max":
+            return max(a, c), max(b, d)
+    return None
+
+
+def conjuncts(guard: Expr | None) -> list[Expr]:
+    """The terms of a conjunction, flattened; none for no guard."""
+    match guard:
+        case None:
+            return []
+        case Call("and", (a, b)):
+            return [*conjuncts(a), *conjuncts(b)]
+    return [guard]
+
+
+def scatter_places(op: Compute) -> tuple[dict[str, Expr], list[Expr]]:
+    """The result variables that the guard fixes, with their places, and the rest of the guard.
+
+    A term `eq(e, v)` fixes the result variable `v` if `e` has no fixed variable: the elements go
+    to the place `e`, with work proportional to what is read.
+    """
+    places: dict[str, Expr] = {}
+    rest: list[Expr] = []
+    used: set[str] = set()  # variables in the places
+    for term in conjuncts(op.guard):
+        name, place = _fixed(term, [v for v in op.result_vars if v not in {*places, *used}])
+        if place is None or variables(place) & {name, *places}:
+            rest.append(term)
+        else:
+            places[name] = place
+            used |= variables(place)
+    return places, rest
+
+
+def _fixed(term: Expr, candidates: list[str]) -> tuple[str, Expr | None]:
+    match term:
+        case Call("eq", (place, Var(name))) if name in candidates:
+            return name, place
+        case Call("eq", (Var(name), place)) if name in candidates:
+            return name, place
+    return "", None
