@@ -87,9 +87,13 @@ class TensorType:
         return tensor(self.dtype, shape, self.layout)
 
 
-@functools.cache
 def tensor(dtype: str, shape: tuple[int, ...], layout: Layout | None = None) -> TensorType:
     """The type of a tensor: `f32[8, 256] @ {data: S(0)}`."""
+    return _interned(dtype, shape, layout)  # the cache tells an omitted argument from None
+
+
+@functools.cache
+def _interned(dtype: str, shape: tuple[int, ...], layout: Layout | None) -> TensorType:
     text = f"{dtype}[{', '.join(map(str, shape))}]"
     if layout is not None:
         text += f" @ {layout}"
