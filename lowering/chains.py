@@ -144,7 +144,8 @@ def _levels(
 ) -> dict[Op, int]:
     levels: dict[Op, int] = {}
     for op in ops:
-        levels[op] = max((_level_after(p, op, levels, fires) for p in _before(op, later)), default=0)
+        after = (_level_after(p, op, levels, fires) for p in _before(op, later))
+        levels[op] = max(after, default=0)
     return levels
 
 
