@@ -1,0 +1,85 @@
+"""Where each op runs when the mesh has a `stage` axis.
+
+The source says it for blocks of a model (`with stage(k):`). What it does not say follows the data:
+an op runs at the latest stage of the activations it reads, so that a head behind the last block
+stands in the last stage. A state lives in the first stage that uses it, and so does its gradient,
+hence its optimizer. Scalars made of the step alone are computed again in every stage that wants
+them, which is cheaper than any message.
+"""
+
+from __future__ import annotations
+
+from anabranch.ir.core import Function, Module, Op, Value
+from anabranch.ir.ops import Gradient, Return
+
+
+def assign_stages(module: Module) -> Module:
+    """Complete the stages of all functions before differentiation; changes ops in place."""
+    for function in module.functions.values():
+        _assign(function)
+    return module
+
+
+def _assign(function: Function) -> None:
+    home = _homes(function)
+    found: dict[Value, int] = {}
+    for op in function.body:
+        if isinstance(op, Return):
+            continue
+        op.stage = max([op.stage, *(found[v] for v in op.operands if v in found)])
+        for result in op.results:
+            found[result] = op.stage
+        if isinstance(op, Gradient):
+            found.update({g: home.get(x, found.get(x, 0))
+                          for g, x in zip(op.results, op.operands[1:], strict=True)})
+    for argument in function.arguments:
+        users = [op.stage for op in argument.value.uses if not isinstance(op, Return)]
+        argument.stage = home.get(argument.value, min(users, default=0))
+    _replicate_scalars(function)
+
+
+def _homes(function: Function) -> dict[Value, int]:
+    """The first stage that uses each state in the forward pass: a fixed point is not needed, since
+    the stages of forward ops do not depend on where states live."""
+    states = {a.value for a in function.states()}
+    stage: dict[Value, int] = {}
+    home: dict[Value, int] = {}
+    for op in function.body:
+        if isinstance(op, Gradient):
+            break
+        if isinstance(op, Return):
+            continue
+        here = max([op.stage, *(stage[v] for v in op.operands if v in stage)])
+        stage.update(dict.fromkeys(op.results, here))
+        for value in op.operands:
+            if value in states:
+                home[value] = min(home.get(value, here), here)
+    return home
+
+
+def _replicate_scalars(function: Function) -> None:
+    """Clone ops that depend on the step and the seed only into each stage that reads them."""
+    timeless = {a.value for a in function.arguments if a.role in ("step", "seed")}
+    copies: dict[tuple[Op, int], Op] = {}
+    for op in function.body:
+        if not isinstance(op, Return | Gradient) and all(v in timeless for v in op.operands):
+            timeless.update(r for r in op.results if r.type.rank == 0)
+    for op in list(function.body):
+        if isinstance(op, Return) or (op.results and op.result in timeless):
+            continue
+        op.set_operands([_copy_at(v, op.stage, timeless, copies) for v in op.operands])
+
+
+def _copy_at(
+    value: Value, stage: int, timeless: set[Value], copies: dict[tuple[Op, int], Op]
+) -> Value:
+    maker = value.op
+    if maker is None or value not in timeless or maker.stage == stage:
+        return value
+    if (maker, stage) not in copies:
+        operands = [_copy_at(v, stage, timeless, copies) for v in maker.operands]
+        clone = maker.clone(operands)
+        clone.stage = stage
+        assert maker.block is not None
+        copies[maker, stage] = maker.block.insert_after(clone, maker)
+    return copies[maker, stage].result
