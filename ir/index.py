@@ -148,7 +148,7 @@ def _bounds(fn: str, sides: list[tuple[int, int]]) -> tuple[int, int] | None:
         case "floordiv" if c == d > 0:
             return a // c, b // c
         case "mod" if c == d > 0:
-            return (a, b) if a // c == b // c == 0 else (0, c - 1)
+            return (a % c, b % c) if a // c == b // c else (0, c - 1)
         case "min":
             return min(a, c), min(b, d)
         case "max":
