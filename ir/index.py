@@ -7,7 +7,6 @@ index expression over the box of its variables, or None where it cannot tell (in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from anabranch.ir.expr import (
     add,
     integer,
     mul,
+    sub,
     variables,
 )
 from anabranch.ir.ops import Compute
@@ -85,14 +85,25 @@ def _join(fn: str, a: Affine, b: Affine) -> Affine | None:
 
 
 def expression(form: Affine) -> Expr:
-    """The affine form as an expression, without noise such as `1*i` or `+ 0`."""
+    """The affine form as an expression without noise such as `1*i` or `+ 0`: large strides first,
+    what is subtracted last."""
+    ordered = sorted(form.terms, key=lambda term: (term[1] < 0, -abs(term[1])))
     total: Expr | None = None
-    for name, coefficient in form.terms:
-        term: Expr = Var(name) if coefficient == 1 else mul(Var(name), integer(coefficient))
-        total = term if total is None else add(total, term)
+    for name, coefficient in ordered:
+        size = abs(coefficient)
+        term: Expr = Var(name) if size == 1 else mul(Var(name), integer(size))
+        total = _plus(total, term, coefficient > 0)
     if total is None:
         return integer(form.constant)
-    return total if form.constant == 0 else add(total, integer(form.constant))
+    if not form.constant:
+        return total
+    return _plus(total, integer(abs(form.constant)), form.constant > 0)
+
+
+def _plus(total: Expr | None, term: Expr, positive: bool) -> Expr:
+    if total is None:
+        return term if positive else Call("neg", (term,))
+    return add(total, term) if positive else sub(total, term)
 
 
 def mixed_radix(names: Iterable[str], extents: Mapping[str, int]) -> Affine:
@@ -104,18 +115,11 @@ def mixed_radix(names: Iterable[str], extents: Mapping[str, int]) -> Affine:
     return Affine(tuple(reversed(terms)), 0)
 
 
-def digits(form: Affine, size: int, extents: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The variables of a merged index that runs through a whole dimension of `size` exactly once.
-
-    Variables of extent 1 are left out unless they stand in the form.
-    """
-    if form.constant:
-        return None
-    ordered = sorted(form.terms, key=lambda term: (-term[1], extents[term[0]]))
-    names = tuple(name for name, _ in ordered)
+def digits(form: Affine, extents: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The variables of `g*size(c) + c + constant`, outermost first; None for another form."""
+    names = tuple(name for name, _ in sorted(form.terms, key=lambda t: (-t[1], -extents[t[0]])))
     weights = mixed_radix(names, extents).coefficients
-    exact = math.prod(extents[name] for name in names) == size
-    return names if exact and weights == form.coefficients else None
+    return names if names and weights == form.coefficients else None
 
 
 def interval(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
@@ -154,6 +158,40 @@ def _bounds(fn: str, sides: list[tuple[int, int]]) -> tuple[int, int] | None:
         case "max":
             return max(a, c), max(b, d)
     return None
+
+
+def decide(condition: Expr, extents: Mapping[str, int]) -> bool | None:
+    """Whether a condition on index variables always or never holds, or None if it depends."""
+    match condition:
+        case Const(value, _):
+            return bool(value)
+        case Call("not", (inner,)):
+            known = decide(inner, extents)
+            return None if known is None else not known
+        case Call("and" | "or" as fn, sides):
+            return _decide_both(fn, [decide(side, extents) for side in sides])
+        case Call("lt" | "le" | "gt" | "ge" | "eq" | "ne" as fn, (a, b)):
+            gap = interval(sub(a, b), extents)
+            return None if gap is None else _decide_gap(fn, *gap)
+    return None
+
+
+def _decide_both(fn: str, sides: list[bool | None]) -> bool | None:
+    absorbing = fn == "or"
+    if absorbing in sides:
+        return absorbing
+    return None if None in sides else not absorbing
+
+
+def _decide_gap(fn: str, low: int, high: int) -> bool | None:
+    """`fn` on the difference of its sides, which lies in [low, high]."""
+    certain, impossible = {
+        "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0),
+        "gt": (low > 0, high <= 0), "ge": (low >= 0, high < 0),
+        "eq": (low == high == 0, low > 0 or high < 0),
+        "ne": (low > 0 or high < 0, low == high == 0),
+    }[fn]
+    return certain if certain or impossible else None
 
 
 def conjuncts(guard: Expr | None) -> list[Expr]:

@@ -268,7 +268,8 @@ def test_random_numbers_depend_on_seed_step_stream_and_element_only() -> None:
     assert first.dtype == np.float32
     assert_array_equal(first, draw(1, 2))
     assert_array_equal(first[:10], draw(1, 2, n=10))
-    others = [draw(1, 3), draw(2, 2), draw(1 + 2**32, 2), draw(1, 2, "y[i] = rand(4, seed, step, i)")]
+    stream = draw(1, 2, "y[i] = rand(4, seed, step, i)")
+    others = [draw(1, 3), draw(2, 2), draw(1 + 2**32, 2), stream]
     assert all((first != other).mean() > 0.99 for other in others)
     assert ((first >= 0) & (first < 1)).all()
     assert abs(first.mean() - 0.5) < 0.05
