@@ -10,12 +10,23 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import lark
 from lark import Lark, Token
 from lark.indenter import PythonIndenter
+
+# Brackets and ends of lines that are in no string, comment or joined line.
+SCAN = re.compile(
+    r'"""(?:\\.|[^\\])*?"""'
+    r'|"(?!"")(?:\\.|[^"\\\n])*"'
+    r"|'(?:\\.|[^'\\\n])*'"
+    r"|#[^\n]*|\\\r?\n"
+    r"|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<newline>\n)",
+    re.DOTALL,
+)
 
 GRAMMAR = Path(__file__).with_name("grammar.lark")
 
@@ -52,11 +63,11 @@ def parser() -> Lark:
         postlex=Indentation(),
         propagate_positions=True,
         maybe_placeholders=True,
-        cache=_cache_file() or False,
+        cache=cache_file() or False,
     )
 
 
-def _cache_file() -> str | None:
+def cache_file() -> str | None:
     """Where the tables of this grammar and this lark are kept; None if no place is safe."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anabranch"
     key = hashlib.sha256(GRAMMAR.read_bytes() + lark.__version__.encode()).hexdigest()[:16]

@@ -1,17 +1,296 @@
-"""A syntax error of lark -> a message that names the mistake."""
+"""Tables of syntax mistakes: what people write -> what to tell them.
+
+- `SIGNS`: characters that belong to no word of the language;
+- `FOREIGN`: words and phrases of Python and its relatives that the language does not have;
+- `EXAMPLES`: malformed snippets. A program that gets the parser stuck as one of these does has made
+  the same mistake (`explain.py`).
+
+A new mistake is a row here; `tests/frontend/syntax_errors.md` shows how it reads.
+"""
 
 from __future__ import annotations
 
-from lark import UnexpectedInput
-
-from anabranch.frontend.grammar import BadIndentation
-from anabranch.ir.diagnostics import Diagnostic, Span
+from dataclasses import dataclass
 
 
-def explain(error: UnexpectedInput | BadIndentation, text: str, file: str) -> Diagnostic:
-    if isinstance(error, BadIndentation):
-        line = error.token.end_line or 1
-        return Diagnostic(error.message, Span(file, line, 1, line, error.token.end_column or 1))
-    line, column = error.line, error.column
-    span = Span(file, line, column, line, column + 1)
-    return Diagnostic("unexpected text", span)
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A pattern of text at the place of the error. The caret goes under its first group, or under
+    all of it; that text is `{0}` in the message."""
+
+    pattern: str
+    message: str
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Snippets that get the parser stuck in the way that `message` describes."""
+
+    message: str
+    help: str
+    snippets: tuple[str, ...]
+
+
+SIGNS = (
+    Phrase(
+        r"[\"']",
+        "this text has no closing quote",
+        'a text ends on its line, or at \'"""\' if it begins so',
+    ),
+    Phrase(r"&&?", "'{0}' is not an operator", "write 'and'"),
+    Phrase(r"\|\|?", "'{0}' is not an operator", "write 'or'"),
+    Phrase(r"[!~]", "'{0}' is not an operator", "write 'not'"),
+    Phrase(r"\^", "'^' is not an operator", "a power is written '**'"),
+    Phrase(r"\?", "'?' is not an operator", "a choice is written 'a if condition else b'"),
+    Phrase(r";", "';' does not separate statements", "begin a new line"),
+    Phrase(r"[“”„‘’]", "'{0}' is a typographic quote", "write '\"'"),
+    Phrase(r"[−–—]", "'{0}' is not a minus sign", "write '-'"),
+    Phrase(r"[×·]", "'{0}' is not an operator", "write '*'"),
+    Phrase(r"≤|≥|≠", "'{0}' is not an operator", "write '<=', '>=' or '!='"),
+    Phrase(r"\\", "a '\\' joins lines only where it ends one"),
+    Phrase(r"(?s).", "the character '{0}' has no meaning here"),
+)
+
+KEYWORD = (
+    "if|elif|else|for|in|is|and|or|not|return|with|def|from|import|as|assert|pass|None|True|False"
+)
+_REDUCTION = "sum|max|min|prod|mean|any|all|argmax|argmin"
+
+FOREIGN = (
+    Phrase(
+        r"^\s*(class)\s+\w.*",
+        "there are no classes",
+        "a model is written 'model Name(sizes):', with its fields and its functions",
+    ),
+    Phrase(
+        r"^\s*(import)\b.*",
+        "only names are imported, not whole modules",
+        "write 'from module import name'",
+    ),
+    Phrase(
+        r"^\s*(while)[\s(].*",
+        "there is no 'while'",
+        "loops run when the program is compiled: 'for i in range(n):'; a value computed from "
+        "earlier ones is a recurrence: h[t] = f(h[t-1, pad=0])",
+    ),
+    Phrase(
+        r"^\s*(@).*",
+        "there are no decorators",
+        "a definition begins with its own word: op, def, model or train",
+    ),
+    Phrase(
+        r"\b(lambda)\b[^=]*:.*",
+        "there is no 'lambda'",
+        "define the function with 'def', or as a scalar op",
+    ),
+    Phrase(
+        r"^\s*(try(?=\s*:)|except\b|finally(?=\s*:)|raise(?=\s+\w)).*",
+        "there are no exceptions",
+        "a condition that must hold is written 'assert condition, \"message\"'",
+    ),
+    Phrase(
+        r"^\s*(async|await|yield|global|nonlocal|del|match|switch|case|goto)\s+\w.*",
+        "there is no statement '{0}'",
+    ),
+    Phrase(
+        r"^\s*(fn|func|function|fun|let|var|const)\s+\w.*",
+        "'{0}' does not begin a statement",
+        "a function begins with 'def'; a name is defined by 'name = value'",
+    ),
+    Phrase(r"\b(else\s+if)\b", "'else if' is one word", "write 'elif'"),
+    Phrase(r"^\s*(elseif|elsif)\b.*", "there is no '{0}'", "write 'elif'"),
+    Phrase(
+        r"\b(?:f|r|b|u|rb|fr)(?=[\"'])",
+        "a text has no prefix",
+        "there are no f-strings; 'report(name=value)' records a number",
+    ),
+    Phrase(
+        r"(?:\*\*|//|[-+*/%@])=",
+        "there is no '{0}'",
+        "write 'x = x + ...' in a def; an op defines each name once and accumulates by a "
+        "reduction: sum[k](...)",
+    ),
+    Phrase(r"\+\+|--", "there is no '{0}'", "write 'n = n + 1' or 'n = n - 1'"),
+    Phrase(rf"\b({KEYWORD})\s*:?=(?!=).*", "'{0}' is a word of the language and cannot be a name"),
+    Phrase(
+        r"(:=).*",
+        "':=' gives a whole buffer its next value",
+        "write 'name := value', a statement in a function of the model; all else is defined by '='",
+    ),
+    Phrase(
+        rf"\b((?:{_REDUCTION})\[[^\]]*\])\s*(?=[\w.])",
+        "the expression that is reduced stands in parentheses",
+        "as in 'sum[k](x[i, k] * y[k])'",
+    ),
+    Phrase(
+        r"^\s+(op|model|train)\s+\w+\s*\(.*",
+        "there is no '{0}' inside another definition",
+        "begin it at the left margin",
+    ),
+    Phrase(
+        r"\b\d\w*[^\W\d]\w*", "'{0}' is neither a number nor a name", "a name begins with a letter"
+    ),
+    Phrase(r"<>", "there is no '<>'", "write '!='"),
+    Phrase(r"=>", "there is no '=>'", "write '>=' to compare; a result type follows '->'"),
+    Phrase(r"===|!==", "there is no '{0}'", "write '==' or '!='"),
+)
+
+EXAMPLES = (
+    Example(
+        "'=' does not compare",
+        "write '=='",
+        (
+            "def f(x):\n    if x = 1:\n        return x\n",
+            "def f(x):\n    if x:\n        return x\n    elif x = 1:\n        return x\n",
+            "def f(x):\n    assert x = 1\n",
+            "def f(x):\n    return x = 1\n",
+            "y = a if b = 1 else c\n",
+            "y = [a for a in b if a = 1]\n",
+            "y = sum[k if k = 1](x)\n",
+            "y = f(x[k] = 1)\n",
+            "y = (a = 1)\n",
+        ),
+    ),
+    Example(
+        "only one '=' stands on a line",
+        "assign one name after the other",
+        ("a = b = c\n", "train A():\n    a = b = c\n"),
+    ),
+    Example(
+        "an op declares the type of its result",
+        "as in 'op twice(x: T[*I]) -> T[*I]:'",
+        ("op f(x: T[N]):\n    return x\n",),
+    ),
+    Example(
+        "a parameter of an op has a type",
+        "as in 'x: T[*I]' for a tensor of any shape, 'x: Float' for a scalar op, 'k: int'",
+        (
+            "op f(x) -> T[N]:\n    return x\n",
+            "op f(x, y: T[N]) -> T[N]:\n    return x\n",
+            "op f(x = 1) -> T[N]:\n    return x\n",
+        ),
+    ),
+    Example(
+        "only definitions, imports and assignments stand at the left margin",
+        "indent this line if it belongs to the definition above",
+        (
+            "return x\n",
+            "for i in x:\n    y\n",
+            "if x:\n    y\n",
+            "else:\n    y\n",
+            "elif x:\n    y\n",
+            "with x:\n    y\n",
+            "assert x\n",
+            "pass\n",
+        ),
+    ),
+    Example(
+        "this expression does nothing here",
+        "calls for their effect stand in functions; '=' or ':' makes it a definition or a field",
+        ("f(x)\n", "x\n", "model A():\n    f(x)\n", "model A():\n    x\n"),
+    ),
+    Example(
+        "a model has no such statement",
+        "a model has fields (name: type = initialiser), names (name = value) and functions",
+        (
+            "model A():\n    return x\n",
+            "model A():\n    for i in x:\n        y\n",
+            "model A():\n    with x:\n        y\n",
+        ),
+    ),
+    Example(
+        "a recipe has no such line",
+        "a recipe has lines 'name = value', and may have functions",
+        (
+            "train A():\n    return x\n",
+            "train A():\n    for i in x:\n        y\n",
+            "train A():\n    if x:\n        y\n",
+            "train A():\n    with x:\n        y\n",
+            "train A():\n    assert x\n",
+            "train A():\n    f(x)\n",
+            "train A():\n    x: y = 1\n",
+        ),
+    ),
+    Example(
+        "the patterns of a recipe are texts",
+        'as in \'optimizer["*.bias", "*norm*"] = ...\'',
+        ("train A():\n    optimizer[x] = y\n", "train A():\n    optimizer[] = y\n"),
+    ),
+    Example(
+        "only parameters and the fields of a model have types",
+        "leave the type out; 'to(x, {data: S(0)})' gives a value a layout",
+        (
+            "def f(x):\n    y: f32[3] = x\n",
+            "def f(x):\n    y[i]: f32[3] = x\n",
+            "x: f32[3] = 1\n",
+        ),
+    ),
+    Example(
+        "a buffer has a type",
+        "as in 'buffer mean: f32[channels] = zeros()'",
+        ("model A():\n    buffer x = 1\n", "model A():\n    buffer x\n"),
+    ),
+    Example(
+        "a parameter cannot be starred",
+        "let it be a list: def f(tensors)",
+        (
+            "def f(*x):\n    return x\n",
+            "def f(a, *x):\n    return x\n",
+            "def f(**x):\n    return x\n",
+            "def f(a, **x):\n    return x\n",
+            "op f(*x: T[N]) -> T[N]:\n    return x\n",
+            "op f(a: T[N], *x: T[N]) -> T[N]:\n    return x\n",
+        ),
+    ),
+    Example(
+        "braces hold a layout, and this is none",
+        "as in '{data: S(0), model: B}'; there are no dictionaries and no sets",
+        (
+            "x = {1: 2}\n",
+            'x = {"a": 2}\n',
+            "x = {a: 2}\n",
+            'x = {a: "b"}\n',
+            "x = {a, b}\n",
+            "x = {a}\n",
+            "x = {a for a in b}\n",
+            "x = {a: f.b}\n",
+            "x = {**a}\n",
+            "x = {*a}\n",
+        ),
+    ),
+    Example(
+        "imported names are listed",
+        "as in 'from blocks import Block, make as build'",
+        ("from x import *\n",),
+    ),
+    Example(
+        "the name of a module does not begin with a dot",
+        "modules are found beside the program: 'from blocks import Block'",
+        ("from .x import y\n", "from . import y\n"),
+    ),
+    Example(
+        "parentheses follow the name, even if there is nothing to put in them",
+        "as in 'model Name():'",
+        (
+            "model A:\n    x = 1\n",
+            "train A:\n    x = 1\n",
+            "def f:\n    return 1\n",
+            "op f -> T[N]:\n    return 1\n",
+        ),
+    ),
+    Example(
+        "keyword arguments cannot be spread",
+        "write them out: f(name=value)",
+        ("y = f(**x)\n", "y = f(a, **x)\n"),
+    ),
+    Example(
+        "a target is a name",
+        "as in 'for a, b in pairs:'",
+        (
+            "def f(x):\n    for y[0] in x:\n        z\n",
+            "def f(x):\n    for y.z in x:\n        z\n",
+            "def f(x):\n    for 1 in x:\n        z\n",
+        ),
+    ),
+)

@@ -17,20 +17,12 @@ from typing import Any, cast
 
 from lark import UnexpectedInput
 
-from anabranch.frontend.grammar import BadIndentation, parser
-from anabranch.frontend.mistakes import explain
+from anabranch.frontend.explain import explain
+from anabranch.frontend.grammar import SCAN, BadIndentation, parser
 from anabranch.frontend.syntax import Expr, Item, Module
 from anabranch.frontend.tree import Builder
 from anabranch.ir.diagnostics import Collector, Span
 
-_SCAN = re.compile(
-    r'"""(?:\\.|[^\\])*?"""'
-    r'|"(?!"")(?:\\.|[^"\\\n])*"'
-    r"|'(?:\\.|[^'\\\n])*'"
-    r"|#[^\n]*|\\\r?\n"
-    r"|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<newline>\n)",
-    re.DOTALL,
-)
 _AT_MARGIN = re.compile(r"[^\s#)\]}]")
 _DEFINITION = re.compile(r"(?:op|def|model|train|from)[ \t]+\w")
 
@@ -65,7 +57,7 @@ def pieces(text: str) -> Iterator[str]:
 def _margins(text: str) -> Iterator[int]:
     """Where items start: at the margin and outside brackets, or where a definition clearly does."""
     depth = 0
-    for match in _SCAN.finditer(text):
+    for match in SCAN.finditer(text):
         if match["open"]:
             depth += 1
         elif match["close"]:

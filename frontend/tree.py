@@ -32,6 +32,7 @@ class Builder(Transformer[Token, Any]):
     def __init__(self, file: str, found: Collector) -> None:
         super().__init__(visit_tokens=False)
         self.file, self.found = file, found
+        self.has_seen_self = False
 
     # ---- Places
 
@@ -43,6 +44,7 @@ class Builder(Transformer[Token, Any]):
         return Span(self.file, line, column, line, column + len(token))
 
     def _named(self, token: Token) -> s.Name:
+        self._check_self(token)
         return s.Name(str(token), span=self._of(token))
 
     # ---- Items
@@ -91,6 +93,7 @@ class Builder(Transformer[Token, Any]):
     def param(
         self, meta: Meta, name: Token, type: s.Expr | None, default: s.Expr | None
     ) -> s.Param:
+        self._check_self(name)
         return s.Param(str(name), type, default, span=self._at(meta))
 
     typed_param = param
@@ -279,6 +282,12 @@ class Builder(Transformer[Token, Any]):
         return s.LayoutEntry(str(axis), str(kind), argument, span=self._at(meta))
 
     # ---- Checks
+
+    def _check_self(self, name: Token) -> None:
+        if name == "self" and not self.has_seen_self:
+            help = "the fields of a model are in scope in its functions: write the name alone"
+            self.found.add("there is no 'self'", self._of(name), help=help)
+            self.has_seen_self = True
 
     def _arguments(
         self, arguments: tuple[s.Expr | s.Keyword, ...]
