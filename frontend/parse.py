@@ -20,7 +20,7 @@ from lark import UnexpectedInput
 from anabranch.frontend.explain import explain
 from anabranch.frontend.grammar import SCAN, BadIndentation, parser
 from anabranch.frontend.syntax import Expr, Item, Module
-from anabranch.frontend.tree import Builder
+from anabranch.frontend.tree import TreeBuilder
 from anabranch.ir.diagnostics import Collector, Span
 
 _AT_MARGIN = re.compile(r"[^\s#)\]}]")
@@ -79,7 +79,7 @@ def _parse(text: str, file: str, start: str, found: Collector) -> list[Any]:
         found.diagnostics.append(explain(error, text, file))
         return []
     try:
-        return cast(list[Any], Builder(file, found).transform(tree))
+        return cast(list[Any], TreeBuilder(file, found).transform(tree))
     except RecursionError:
         line = text.count("\n") - text.strip().count("\n")
         found.add("this definition is nested too deeply", Span(file, line, 1, line, 2))

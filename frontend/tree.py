@@ -26,7 +26,7 @@ Params = tuple[s.Param, ...]
 
 
 @v_args(inline=True, meta=True)
-class Builder(Transformer[Token, Any]):
+class TreeBuilder(Transformer[Token, Any]):
     """Builds one top-level item; mistakes go to `found`."""
 
     def __init__(self, file: str, found: Collector) -> None:
