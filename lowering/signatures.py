@@ -205,25 +205,26 @@ def _one_partial(entries: Sequence[Sbp]) -> bool:
     return len({e.op for e in entries if e.kind == "P"}) <= 1
 
 
-def _is_even(of: Structure, cuts: dict[str, Cut], mesh: Mesh) -> bool:
-    """Micro-batches are equal: a split in time divides its variable."""
-    in_time = [name for name, cut in cuts.items() for axis in cut if mesh.names[axis] == MICRO]
-    return all(of.extents[name] % mesh.micro == 0 for name in in_time)
+def _is_even(extent: int, cut: Cut, mesh: Mesh) -> bool:
+    """Micro-batches are equal: a split in time divides what it splits."""
+    return extent % mesh.micro == 0 or not any(mesh.names[axis] == MICRO for axis in cut)
 
 
 def _result(of: Structure, chosen: Sequence[Rule], mesh: Mesh) -> tuple[Sbp, ...] | None:
     """The entries of the result, or None if the combination is illegal at the result."""
     entries = tuple(rule.result for rule in chosen)
     cuts, extents = _cuts(chosen), of.extents
-    legal = _one_partial(entries) and _is_even(of, cuts, mesh) and all(
-        produces(dim, extents, cuts, mesh.sizes) for dim in of.dims)
+    legal = (
+        _one_partial(entries)
+        and all(_is_even(extents[name], cut, mesh) for name, cut in cuts.items())
+        and all(produces(dim, extents, cuts, mesh.sizes) for dim in of.dims)
+    )
     return entries if legal else None
 
 
 @functools.cache
 def _holds(
-    of: Structure, operand: int, entries: tuple[Sbp, ...], splits: tuple[str, ...],
-    sizes: tuple[int, ...],
+    of: Structure, operand: int, entries: tuple[Sbp, ...], splits: tuple[str, ...], mesh: Mesh
 ) -> bool:
     """Whether an operand laid out so has on every rank what the rank's part of the work reads.
     A dimension read indirectly needs nothing: the rule for tables has seen to it."""
@@ -234,10 +235,10 @@ def _holds(
     extents = of.extents
     for d, length in enumerate(of.shapes[operand]):
         cut = tuple(axis for axis, e in enumerate(entries) if e.kind == "S" and e.dim == d)
-        if cut and not all(
-            covers(subscript, length, cut, extents, cuts, sizes)
+        if not _is_even(length, cut, mesh) or (cut and not all(
+            covers(subscript, length, cut, extents, cuts, mesh.sizes)
             for subscript in _subscripts(of, operand, d) if not reads(subscript)
-        ):
+        )):
             return False
     return True
 
@@ -245,7 +246,7 @@ def _holds(
 @functools.cache
 def _layouts(
     of: Structure, operand: int, choices: tuple[tuple[Sbp, ...], ...], splits: tuple[str, ...],
-    sizes: tuple[int, ...],
+    mesh: Mesh,
 ) -> tuple[tuple[Sbp, ...], ...]:
     """The legal layouts of an operand, without those that keep more than another needs."""
     found: list[tuple[Sbp, ...]] = []
@@ -253,7 +254,7 @@ def _layouts(
         if (
             _one_partial(entries)
             and not any(_at_least(entries, better) for better in found)
-            and _holds(of, operand, entries, splits, sizes)
+            and _holds(of, operand, entries, splits, mesh)
         ):
             found.append(entries)
     return tuple(found)
@@ -274,7 +275,7 @@ def _options(of: Structure, mesh: Mesh, small: bool) -> tuple[Option, ...]:
             continue
         splits = tuple(rule.split for rule in chosen)
         per_operand = [
-            _layouts(of, t, tuple(rule.choices[t] for rule in chosen), splits, mesh.sizes)
+            _layouts(of, t, tuple(rule.choices[t] for rule in chosen), splits, mesh)
             for t in range(len(of.shapes))
         ]
         for operands in itertools.product(*per_operand):
@@ -312,7 +313,7 @@ def _signatures(of: Structure, parts: int) -> tuple[Signature, ...]:
         if _result(of, [rule], mesh) is None:
             continue
         per_operand = [
-            _layouts(of, t, (rule.choices[t],), (rule.split,), mesh.sizes)
+            _layouts(of, t, (rule.choices[t],), (rule.split,), mesh)
             for t in range(len(of.shapes))
         ]
         for entries in itertools.product(*per_operand):
@@ -328,7 +329,7 @@ def signatures(op: Compute, parts: int) -> tuple[Signature, ...]:
 
 
 @functools.cache
-def _legal(
+def legal_structure(
     of: Structure, operands: tuple[Layout, ...], result: Layout, mesh: Mesh
 ) -> tuple[Signature, ...] | None:
     columns = [
@@ -347,7 +348,7 @@ def _legal(
         if (
             _result(of, chosen, mesh) is not None
             and all(map(_one_partial, rows))
-            and all(_holds(of, t, row, splits, mesh.sizes) for t, row in enumerate(rows))
+            and all(_holds(of, t, row, splits, mesh) for t, row in enumerate(rows))
         ):
             return tuple(Signature(column, out, rule.split, rule.why)
                          for (column, out), rule in zip(columns, chosen, strict=True))
@@ -359,4 +360,4 @@ def legal(
 ) -> tuple[Signature, ...] | None:
     """The signature on every axis of the mesh that these layouts amount to, or None. Beside the
     options it accepts operands that are whole where a part would do."""
-    return _legal(structure(op), tuple(operand_layouts), result_layout, mesh)
+    return legal_structure(structure(op), tuple(operand_layouts), result_layout, mesh)

@@ -1,0 +1,89 @@
+"""Every derived signature is right: scatter, run the local computes, gather equals the whole.
+
+Sizes are such that neither 2 nor 3 divides them, so that uneven and empty shards are everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from anabranch.ir.core import Value
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.ops import Compute
+from anabranch.ir.reference import evaluate_op
+from anabranch.ir.sbp import Layout, layout_on
+from anabranch.ir.types import is_float
+from anabranch.lowering.local_compute import held, local_compute, local_type
+from anabranch.lowering.signatures import legal, options, signatures
+from anabranch.lowering.simulate_ranks import Array, gather, scatter
+from tests.lowering.cases import CASES, compute, data
+
+MESHES = [
+    Mesh.of(data=2, model=2), Mesh.of(data=3, model=2), Mesh.of(micro=2, data=3),
+    Mesh.of(micro=5, model=2), Mesh.of(data=1, model=2),
+]
+
+
+def distributed(
+    op: Compute, operands: Sequence[Array], layouts: Sequence[Layout], result: Layout, mesh: Mesh,
+    random: np.random.Generator,
+) -> Array:
+    """The result of `op` computed in parts."""
+    laid = [Value(v.type.with_layout(layout), v.name)
+            for v, layout in zip(op.operands, layouts, strict=True)]
+    whole = op.clone(laid)
+    whole.results = (Value(op.result.type.with_layout(result), "r", whole),)
+    parts = [scatter(x, v.type, mesh, random) for x, v in zip(operands, laid, strict=True)]
+    results = {}
+    for place in mesh.positions():
+        micro = place[mesh.names.index("micro")] if "micro" in mesh.names else 0
+        start = tuple(0 if n == "micro" else i for n, i in zip(mesh.names, place, strict=True))
+        local = [Value(local_type(v.type, mesh, start), v.name) for v in laid]
+        part = local_compute(whole, local, mesh, start)
+        given = [p[place] for p in parts]
+        assert [x.shape for x in given] == [v.type.shape for v in local]
+        (results[place],) = evaluate_op(part, given, micro=micro)
+    total = gather(results, whole.result.type, mesh)
+    return total.astype(np.float32) if is_float(op.result.type.dtype) else total
+
+
+def tolerance(op: Compute) -> float:
+    low = any(held(v.type.dtype, None) in ("bf16", "f16") for v in (*op.operands, op.result))
+    return 2e-2 if low else 1e-4
+
+
+def agrees(
+    op: Compute, layouts: Sequence[Layout], result: Layout, mesh: Mesh,
+    random: np.random.Generator,
+) -> bool:
+    given = [data(v.name, v.type, random) for v in op.operands]
+    (expected,) = evaluate_op(op, given)
+    actual = distributed(op, given, layouts, result, mesh, random)
+    assert actual.shape == expected.shape
+    close = tolerance(op)
+    return np.allclose(actual, expected, rtol=close, atol=close, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("parts", [2, 3])
+def test_every_signature_of_one_axis_is_right(case: str, parts: int) -> None:
+    op, mesh, random = compute(case), Mesh.of(data=parts), np.random.default_rng(0)
+    for signature in signatures(op, parts):
+        layouts = [layout_on(mesh, [entry]) for entry in signature.operands]
+        result = layout_on(mesh, [signature.result])
+        assert agrees(op, layouts, result, mesh, random), str(signature)
+        assert legal(op, layouts, result, mesh) is not None, str(signature)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_signatures_of_several_axes_are_right_together(case: str, mesh: Mesh) -> None:
+    op, random = compute(case), np.random.default_rng(1)
+    every = options(op, mesh, small=True)
+    some = [every[i] for i in random.permutation(len(every))[:12]]
+    for layouts, result in some:
+        assert agrees(op, layouts, result, mesh, random), f"{[*map(str, layouts)]} -> {result}"
+        assert legal(op, layouts, result, mesh) is not None
