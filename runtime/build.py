@@ -1,0 +1,160 @@
+"""C text to loaded code, through a cache that can be trusted.
+
+Every unit (one text with its functions) has a key: the hash of everything its code depends on,
+the text, what is put before it, flags, compiler and processor. The cache holds
+
+    kernels/KEY        the name of the library that has the unit
+    objects/HASH.so    a library, named by the hash of its own bytes, with its C text beside it
+
+so one compilation can serve many units, and a damaged file never loads: its name gives it away.
+Units that are missing are compiled together, in as many parallel translation units as there are
+cores. Files appear whole (written aside, then renamed). The folder belongs to the user alone,
+since what is in it gets executed; a folder others can write to is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from anabranch.runtime import settings
+from anabranch.runtime.errors import BuildError
+
+# No -ffast-math: it would flush denormals in the whole process and break nan and -inf masks.
+FLAGS = (
+    "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
+    "-ffp-contract=fast", "-fopenmp-simd", "-shared", "-fPIC",
+)  # fmt: skip
+COMPILERS = ("cc", "clang", "gcc")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A C compiler and the folder where what it made is kept."""
+
+    command: str
+    identity: str
+    folder: Path
+
+    def key(self, before: str, text: str) -> str:
+        parts = [self.identity, " ".join(FLAGS), _processor(), before, text]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def find_toolchain() -> Toolchain | None:
+    """The user's compiler, or None where there is none; the cache folder is checked."""
+    chosen = settings.compiler_command()
+    if chosen == "none":
+        return None
+    for name in (chosen,) if chosen else COMPILERS:
+        path = shutil.which(name)
+        if path:
+            return Toolchain(path, _identity(path), _private_folder(settings.cache_folder()))
+    if chosen:
+        raise BuildError(f"ANABRANCH_CC names {chosen!r}, which is not a program on the path")
+    return None
+
+
+def build(toolchain: Toolchain, before: str, texts: Sequence[str]) -> list[Path]:
+    """The library of each text, in order; what the cache lacks is compiled first."""
+    keys = [toolchain.key(before, text) for text in texts]
+    missing = {k: t for k, t in zip(keys, texts, strict=True) if not _cached(toolchain.folder, k)}
+    groups = _balanced(missing, settings.cores())
+    with ThreadPoolExecutor(max_workers=max(1, len(groups))) as threads:
+        list(threads.map(lambda group: _compile(toolchain, before, group), groups))
+    found = [_cached(toolchain.folder, key) for key in keys]
+    if not all(found):
+        raise BuildError(f"the kernel cache {toolchain.folder} loses files while it is used")
+    return [path for path in found if path]
+
+
+def _cached(folder: Path, key: str) -> Path | None:
+    """The library of a key, if it is there and whole."""
+    entry = folder / "kernels" / key
+    if not entry.is_file():
+        return None
+    library = folder / "objects" / f"{entry.read_text()}.so"
+    return library if library.is_file() and _is_whole(library) else None
+
+
+def _is_whole(library: Path) -> bool:
+    return _hash(library.read_bytes()) == library.stem
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _balanced(units: dict[str, str], count: int) -> list[dict[str, str]]:
+    """Groups of about equal length of text, longest units first."""
+    groups: list[dict[str, str]] = [{} for _ in range(min(count, len(units)))]
+    for key, text in sorted(units.items(), key=lambda unit: -len(unit[1])):
+        min(groups, key=lambda group: sum(map(len, group.values())))[key] = text
+    return groups
+
+
+def _compile(toolchain: Toolchain, before: str, units: dict[str, str]) -> None:
+    text = "\n".join([before, *units.values()])
+    objects = toolchain.folder / "objects"
+    with tempfile.TemporaryDirectory(dir=toolchain.folder, prefix="building.") as folder:
+        source, library = Path(folder, "kernels.c"), Path(folder, "kernels.so")
+        source.write_text(text)
+        command = [toolchain.command, *FLAGS, "-o", str(library), str(source), "-lpthread"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            kept = objects / f"failed-{_hash(text.encode())[:16]}.c"
+            os.replace(source, kept)
+            raise BuildError(f"{toolchain.command} refused {kept}:\n{done.stderr[:4000]}")
+        name = _hash(library.read_bytes())
+        os.replace(source, objects / f"{name}.c")
+        os.replace(library, objects / f"{name}.so")
+    for key in units:
+        _write_whole(toolchain.folder / "kernels" / key, name)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def _private_folder(folder: Path) -> Path:
+    for part in (folder, folder / "kernels", folder / "objects"):
+        part.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = part.stat()
+        if status.st_uid != os.getuid():
+            raise BuildError(
+                f"the kernel cache {part} belongs to another user: set ANABRANCH_CACHE"
+            )
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise BuildError(f"others may write to the kernel cache {part}: chmod 700 it")
+    return folder
+
+
+def _identity(compiler: str) -> str:
+    """Changes when the compiler is replaced, without starting it."""
+    real = os.path.realpath(compiler)
+    status = os.stat(real)
+    return f"{real} {status.st_size} {status.st_mtime_ns}"
+
+
+@functools.cache
+def _processor() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))

@@ -1,0 +1,29 @@
+"""Every environment variable the runtime reads, in one place.
+
+ANABRANCH_CACHE    folder of compiled kernels          (default: ~/.cache/anabranch)
+ANABRANCH_CC       the C compiler; "none" for no compiler  (default: cc, clang or gcc)
+ANABRANCH_THREADS  cores a process may keep busy       (default: those it may run on)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    chosen = os.environ.get("ANABRANCH_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(chosen) if chosen else base / "anabranch"
+
+
+def compiler_command() -> str:
+    return os.environ.get("ANABRANCH_CC", "")
+
+
+def cores() -> int:
+    chosen = os.environ.get("ANABRANCH_THREADS")
+    if chosen:
+        return max(1, int(chosen))
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

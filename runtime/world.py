@@ -1,0 +1,60 @@
+"""Which ranks live in this process, and how they reach the others.
+
+`ThreadWorld` has all ranks here. `processes.ProcessWorld` has one, with the others in processes
+of their own, on this host or elsewhere. All processes of a world make the same calls in the same
+order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from anabranch.ir.plan import Plan
+from anabranch.runtime.failure import Failure
+from anabranch.runtime.transport import ThreadTransport, Transport
+
+
+class World(Protocol):
+    """The ranks of this process among those of the plan."""
+
+    @property
+    def processes(self) -> int: ...
+
+    @property
+    def process(self) -> int: ...
+
+    def ranks(self, plan: Plan) -> tuple[int, ...]:
+        """The ranks that run here; raises if the plan does not fit this world."""
+
+    def connect(self, plan: Plan, failure: Failure) -> Transport: ...
+
+    def exchange(self, item: Any) -> list[Any]:
+        """What every process gives, in order; all processes call it."""
+
+    def grant(self, run: int, steps: int, last: bool) -> int:
+        """How many steps of a run may begin: process 0 says so, and the others follow. `last`:
+        it will not be more."""
+
+    def close(self) -> None: ...
+
+
+class ThreadWorld:
+    """Every rank is a set of threads of this process."""
+
+    processes = 1
+    process = 0
+
+    def ranks(self, plan: Plan) -> tuple[int, ...]:
+        return tuple(range(plan.ranks))
+
+    def connect(self, plan: Plan, failure: Failure) -> Transport:
+        return ThreadTransport(plan.comms, failure)
+
+    def exchange(self, item: Any) -> list[Any]:
+        return [item]
+
+    def grant(self, run: int, steps: int, last: bool) -> int:
+        return steps
+
+    def close(self) -> None:
+        """Nothing to leave."""
