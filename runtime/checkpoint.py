@@ -66,7 +66,8 @@ def load(plan: Plan, path: str | Path) -> tuple[dict[str, Array], Progress]:
     try:
         with safe_open(str(path), framework="numpy") as file:
             facts = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
+            names = file.keys()
+            arrays = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except (SafetensorError, OSError, ValueError) as error:

@@ -147,6 +147,11 @@ class Session:
         if self._failure.aborted:
             raise RunError("the session has failed before; go on from the last checkpoint")
 
+    @property
+    def process(self) -> int:
+        """The number of this process among those that run the plan."""
+        return self._world.process
+
     def states(self) -> list[str]:
         return [state.name for state in self.plan.states]
 
