@@ -1,0 +1,323 @@
+"""Replaces `Gradient` ops by the statements that compute them, in index notation again.
+
+Reverse mode over a straight line of computes. Going backward, the contributions to a value are
+added up when its defining op is reached; that op then gives contributions to its operands, each by
+one short chain of computes. Second derivatives are this pass run over its own output.
+
+For a statement `y[L] = reduce[R if guard](body)` and a read `x[s(L, R)]` in its body,
+
+    dx[t] = sum over (L, R) with s(L, R) = t and guard of  dy[L] * d body / d x[s]
+
+`adjoints` gives the last factor and `invert` turns `s` around; `sums` writes the sum down so that a
+matrix product has exactly two matrix products as its gradient. A maximum gives to its ties evenly;
+a product multiplies the others, with no division; a scatter is read back at its places.
+
+A gradient has the loc and the stage of the statement it comes from, and a sum of contributions the
+stage of the value they are for. It belongs to no recomputed region.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anabranch.ir.core import Function, Module, Op, Value
+from anabranch.ir.diagnostics import NOWHERE, CompilerBug
+from anabranch.ir.expr import (
+    Call,
+    Const,
+    Expr,
+    Read,
+    Var,
+    add,
+    mul,
+    substitute,
+    transform,
+    variables,
+    where,
+)
+from anabranch.ir.index import conjuncts, expression, mixed_radix, scatter_places
+from anabranch.ir.ops import Compute, Gradient, Pin
+from anabranch.ir.types import is_float
+from anabranch.lowering.adjoints import Context, Term, conjunction, terms, within
+from anabranch.lowering.invert import indirect, invert
+from anabranch.lowering.sums import Frame, Writer, gradient_sum, zero
+
+
+def differentiate(module: Module) -> Module:
+    """Expand every gradient of every function, in place."""
+    for function in module.functions.values():
+        for op in function.body:
+            if isinstance(op, Gradient):
+                expand(function, op)
+    return module
+
+
+def expand(function: Function, gradient: Gradient) -> None:
+    """Put the statements of one gradient in front of it and take it away."""
+    of, *by = gradient.operands
+    for op in _before(gradient):
+        if isinstance(op, Compute) and op.reduce in ("max", "min", "prod"):
+            isolate_body(op)
+    before = _before(gradient)
+    sweep = Sweep(gradient, reachable(before, by), {a.value: a.stage for a in function.arguments})
+    if of in sweep.active:
+        sweep.give(of, _filled(sweep.writer(gradient), of, 1.0))
+    for op in reversed(before):
+        sweep.step(op)
+    for value, result in zip(by, gradient.results, strict=True):
+        result.replace_by(sweep.total(value))
+    gradient.erase()
+
+
+def _before(op: Op) -> list[Op]:
+    ops: list[Op] = []
+    while op.prev is not None:
+        op = op.prev
+        ops.append(op)
+    return ops[::-1]
+
+
+def reachable(ops: Sequence[Op], by: Sequence[Value]) -> set[Value]:
+    """The float values that depend on `by`, and those themselves."""
+    active = set(by)
+    for op in ops:
+        if active.intersection(op.operands):
+            active.update(v for v in op.results if is_float(v.type.dtype))
+    return active
+
+
+@dataclass(slots=True)
+class Sweep:
+    """The backward sweep of one gradient: what every value has received so far."""
+
+    gradient: Gradient
+    active: set[Value]
+    argument_stages: dict[Value, int]
+    received: dict[Value, list[Value]] = field(default_factory=dict)
+    totals: dict[Value, Value] = field(default_factory=dict)
+
+    def writer(self, source: Op) -> Writer:
+        return Writer(self.gradient, source.loc, source.stage)
+
+    def give(self, value: Value, contribution: Value) -> None:
+        self.received.setdefault(value, []).append(contribution)
+
+    def total(self, value: Value) -> Value:
+        """The sum of what a value has received, zeros if that is nothing."""
+        if value not in self.totals:
+            self.totals[value] = self._sum(value, self.received.get(value, []))
+        return self.totals[value]
+
+    def _sum(self, value: Value, parts: list[Value]) -> Value:
+        writer = self._home(value, parts)
+        if not parts:
+            return _filled(writer, value, 0.0)
+        if len(parts) == 1:
+            return parts[0]
+        names = [f"i{d}" for d in range(value.type.rank)]
+        frame = Frame(writer, list(dict.fromkeys(parts)))
+        each: list[Expr] = [frame.read(part, [Var(n) for n in names]) for part in parts]
+        body = functools.reduce(add, each)
+        extents = dict(zip(names, value.type.shape, strict=True))
+        return frame.emit(body, [(n,) for n in names], extents, name=f"d.{value.name}")
+
+    def _home(self, value: Value, parts: list[Value]) -> Writer:
+        """Where a value lives; an argument has the loc of what uses it first."""
+        if value.op is not None:
+            return self.writer(value.op)
+        loc = next((p.op.loc for p in parts[::-1] if p.op is not None), NOWHERE)
+        return Writer(self.gradient, loc, self.argument_stages.get(value, 0))
+
+    def step(self, op: Op) -> None:
+        """Hand on what the result of `op` has received to the operands of `op`."""
+        value = next((v for v in op.results if v in self.active and v in self.received), None)
+        wanted = [n for n, v in enumerate(op.operands) if v in self.active]
+        if value is None or not wanted:
+            return
+        if isinstance(op, Pin):
+            self.give(op.operands[0], self.total(value))
+        elif isinstance(op, Compute):
+            for number, part in contributions(op, self.total(value), wanted, self.writer(op)):
+                self.give(op.operands[number], part)
+        else:
+            raise CompilerBug(f"'{op.kind}' has no gradient", op.loc)
+
+
+def _filled(writer: Writer, like: Value, value: float) -> Value:
+    """A tensor of one number, shaped like another value."""
+    names = [f"i{d}" for d in range(like.type.rank)]
+    return Frame(writer, []).emit(
+        Const(value, like.type.dtype), [(n,) for n in names],
+        dict(zip(names, like.type.shape, strict=True)), name=f"d.{like.name}")
+
+
+# --- one statement ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A statement as its gradient sees it: over the variables that no scatter fixes.
+
+    `places` says where the fixed ones are; `body` and `conditions` have them replaced, and reads
+    that became indirect by that stand in computes of their own.
+    """
+
+    op: Compute
+    frame: Frame
+    extents: dict[str, int]
+    places: dict[str, Expr]
+    body: Expr
+    conditions: tuple[Expr, ...]
+
+    def at(self, value: Value) -> Expr:
+        """A value with the dimensions of the result, read where this element goes."""
+        extents = self.op.extents
+        plain = [expression(mixed_radix(dim, extents)) for dim in self.op.dims]
+        read = self.frame.read(value, plain)
+        return gathered(self.frame, substitute(read, self.places), self.extents)
+
+    def reaching(self) -> list[Expr]:
+        """The conditions that a scattered element goes to a place that exists."""
+        extents = self.op.extents
+        return [c for name, place in self.places.items() for c in within(place, extents[name])]
+
+
+def look(op: Compute, frame: Frame) -> View:
+    places, rest = scatter_places(op) if op.reduce else ({}, conjuncts(op.guard))
+    extents = {v: n for v, n in op.ranges if v not in places}
+
+    def seen(expr: Expr) -> Expr:
+        moved = substitute(expr, places)
+        return gathered(frame, moved, extents) if places else moved
+
+    return View(op, frame, extents, places, seen(op.body), tuple(map(seen, rest)))
+
+
+def gathered(frame: Frame, expr: Expr, extents: dict[str, int]) -> Expr:
+    """`expr` with every indirect read in a compute of its own; outside it is 0."""
+
+    def rule(node: Expr) -> Expr | None:
+        if not isinstance(node, Read) or not indirect(node):
+            return None
+        used = {v for place in node.subscripts for v in variables(place)}
+        names = [v for v in extents if v in used]
+        dtype = frame.values[node.operand].type.dtype
+        fetch = Read(node.operand, node.subscripts, node.pad or zero(dtype))
+        value = frame.emit(fetch, [(n,) for n in names], extents)
+        return frame.read(value, [Var(n) for n in names])
+
+    return transform(expr, rule)
+
+
+def contributions(
+    op: Compute, cotangent: Value, wanted: Sequence[int], writer: Writer
+) -> list[tuple[int, Value]]:
+    """What the operands numbered `wanted` receive, by the reads of each."""
+    if 0 in op.extents.values() or op.reduce in ("any", "all", "argmax", "argmin"):
+        return []
+    frame = Frame(writer, list(op.operands))
+    view = look(op, frame)
+    seed, chosen = seeded(view, cotangent)
+    result = view.at(op.result) if not op.reduce else view.body
+    context = Context([v.type.dtype for v in frame.values], [v.type.shape for v in frame.values],
+                      frozenset(wanted))
+    found: dict[Read, list[Term]] = {}
+    for term in terms(view.body, seed, result, context):
+        found.setdefault(term.read, []).append(term)
+    parts = [(read.operand, _contribution(view, read, group, chosen))
+             for read, group in found.items()]
+    return [(number, part) for number, part in parts if part is not None]
+
+
+def _contribution(
+    view: View, read: Read, group: Sequence[Term], chosen: Sequence[Expr]
+) -> Value | None:
+    """The gradient by one read, or None if it is zero."""
+    target = view.frame.values[read.operand]
+    inverse = invert(read.subscripts, target.type.shape, view.extents)
+    conditions = [*view.conditions, *chosen]
+    if len(group) == 1:
+        weight = group[0].weight
+        conditions += group[0].conditions
+    else:
+        weight = _lazy_sum(group, zero(target.type.dtype))
+    return gradient_sum(view.frame, weight, conditions, inverse, f"d.{target.name}")
+
+
+def _lazy_sum(group: Sequence[Term], nothing: Expr) -> Expr:
+    each = [where(conjunction(t.conditions), t.weight, nothing) if t.conditions else t.weight
+            for t in group]
+    return functools.reduce(add, each)
+
+
+# --- reductions ------------------------------------------------------------------------------
+
+
+def seeded(view: View, cotangent: Value) -> tuple[Expr, list[Expr]]:
+    """What every element of the body receives, and the conditions under which it does."""
+    reaching = view.reaching()
+    match view.op.reduce:
+        case "max" | "min":
+            tie = Call("eq", (view.body, view.at(view.op.result)))
+            return view.at(_shared_by_ties(view, cotangent, tie)), [*reaching, tie]
+        case "prod":
+            return mul(view.at(cotangent), _product_of_the_others(view)), reaching
+    return view.at(cotangent), reaching
+
+
+def _shared_by_ties(view: View, cotangent: Value, tie: Expr) -> Value:
+    """The cotangent divided by the number of elements that are the extremum; 0 where none is."""
+    op, frame = view.op, view.frame
+    dtype = op.result.type.dtype
+    one = Const(1.0, dtype)
+    guard = conjunction([*_placed(view), *view.conditions, tie])
+    name = op.result.name
+    count = frame.emit(one, op.dims, op.extents, reduce="sum", reduced=op.reduced, guard=guard,
+                       name=f"{name}.ties")
+    plain = [expression(mixed_radix(dim, op.extents)) for dim in op.dims]
+    ties = frame.read(count, plain)
+    share = Call("div", (frame.read(cotangent, plain), ties))
+    body = where(Call("gt", (ties, zero(dtype))), share, zero(dtype))
+    return frame.emit(body, op.dims, op.extents, name=f"d.{name}")
+
+
+def _placed(view: View) -> list[Expr]:
+    return [Call("eq", (place, Var(name))) for name, place in view.places.items()]
+
+
+def _product_of_the_others(view: View) -> Expr:
+    """For every element, the product of all that are reduced with it: right at zeros too."""
+    op = view.op
+    twin = {v: Var(f"{v}.other") for v in op.reduced}
+    extents = {**view.extents, **{twin[v].name: view.extents[v] for v in op.reduced}}
+    different = [Call("ne", (twin[v], Var(v))) for v in op.reduced]
+    some = functools.reduce(lambda a, b: Call("or", (a, b)), different)
+    together = [Call("eq", (substitute(e, twin), e)) for e in view.places.values()]
+    conditions = [substitute(c, twin) for c in view.conditions]
+    others = view.frame.emit(
+        substitute(view.body, twin), [(v,) for v in view.extents], extents, reduce="prod",
+        reduced=[v.name for v in twin.values()],
+        guard=conjunction([*conditions, *together, some]), name=f"{op.result.name}.others")
+    return view.frame.read(others, [Var(v) for v in view.extents])
+
+
+def isolate_body(op: Compute) -> None:
+    """Give the body of an extremum or product a compute of its own, so that an element that is
+    compared with the result is bit for bit the one that was reduced.
+
+    A body that uses the place of its own scatter stays as it is.
+    """
+    places, rest = scatter_places(op)
+    if isinstance(op.body, Read) or variables(op.body) & places.keys():
+        return
+    assert op.block is not None
+    names = [v for v, _ in op.ranges if v not in places]
+    dtype = op.result.type.dtype
+    guards = [g for g in rest if not variables(g) & places.keys()]
+    body = where(conjunction(guards), op.body, zero(dtype)) if guards else op.body
+    frame = Frame(Writer(op, op.loc, op.stage, op.recompute), list(op.operands))
+    value = frame.emit(body, [(v,) for v in names], op.extents, name=op.result.name)
+    op.set_operands([*op.operands, value])
+    op.body = Read(len(op.operands) - 1, tuple(Var(v) for v in names))
