@@ -51,15 +51,17 @@ class Toolchain:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def find_toolchain() -> Toolchain | None:
-    """The user's compiler, or None where there is none; the cache folder is checked."""
+def find_toolchain(cache: Path | None = None) -> Toolchain | None:
+    """The user's compiler, or None where there is none; the cache folder (the user's, or the one
+    given) is checked."""
     chosen = settings.compiler_command()
     if chosen == "none":
         return None
     for name in (chosen,) if chosen else COMPILERS:
         path = shutil.which(name)
         if path:
-            return Toolchain(path, _identity(path), _private_folder(settings.cache_folder()))
+            folder = _private_folder(cache or settings.cache_folder())
+            return Toolchain(path, _identity(path), folder)
     if chosen:
         raise BuildError(f"ANABRANCH_CC names {chosen!r}, which is not a program on the path")
     return None

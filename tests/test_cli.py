@@ -14,6 +14,7 @@ import pytest
 import anabranch
 from anabranch.cli import SUBCOMMANDS, main
 from anabranch.ir.diagnostics import CompilerBug, fail
+from anabranch.runtime.errors import BuildError
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -82,6 +83,7 @@ def test_a_wrong_command_line_is_answered_with_the_nearest_right_one(
     [
         (fail("no such name 'sofmax'"), 1, "error: no such name 'sofmax'\n"),
         (FileNotFoundError(2, "No such file or directory", "a.ab"), 1, "error: a.ab: No such file"),
+        (BuildError("others may write to the cache"), 1, "error: others may write to the cache\n"),
         (CompilerBug("two definitions"), 1, "please report"),
         (ZeroDivisionError("division by zero"), 1, "please report"),
         (KeyboardInterrupt(), 130, "interrupted"),
@@ -110,7 +112,7 @@ def test_debug_shows_the_traceback(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_help_imports_no_layer_but_the_diagnostics() -> None:
+def test_help_imports_nothing_but_the_kinds_of_error() -> None:
     probe = (
         "import sys; from anabranch.cli import main; main(['--help'])\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in "
@@ -118,7 +120,13 @@ def test_help_imports_no_layer_but_the_diagnostics() -> None:
     )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert result.stdout.splitlines()[-1] == str(
-        ["anabranch.cli", "anabranch.ir", "anabranch.ir.diagnostics"]
+        [
+            "anabranch.cli",
+            "anabranch.ir",
+            "anabranch.ir.diagnostics",
+            "anabranch.runtime",
+            "anabranch.runtime.errors",
+        ]
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from anabranch import __version__
 from anabranch.ir.diagnostics import CompilerBug, UserError, nearest
+from anabranch.runtime.errors import RuntimeFailure
 
 SUBCOMMANDS = {
     "doctor": "show what this machine offers and test that it works",
@@ -81,6 +82,8 @@ def describe(failure: Exception) -> str:
     match failure:
         case UserError() | CompilerBug():
             return str(failure)
+        case RuntimeFailure():
+            return f"error: {failure}"
         case OSError(strerror=str(reason), filename=str(path)):
             return f"error: {path}: {reason}"
         case _:

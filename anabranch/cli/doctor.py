@@ -1,6 +1,7 @@
 """Show what this machine offers and whether all that Anabranch needs of it works.
 
 Every line is something that was tried or read just now. Exit code 1 if anything is a problem.
+It imports what it examines only when it examines it: a broken installation is what it is for.
 """
 
 from __future__ import annotations
@@ -10,20 +11,26 @@ import dataclasses
 import json
 import os
 import platform
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from anabranch import __version__
 
+if TYPE_CHECKING:
+    from anabranch.runtime.blas import Blas
+
 REQUIRED = ("numpy", "sympy", "lark", "highspy", "rich", "safetensors")
 OPTIONAL = {"torch": "torch arrays, torchrun, library kernels", "triton": "kernels for GPUs"}
-COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
+COLOURS = {"ok": 32, "note": 33, "problem": 31}  # of a terminal: green, yellow, red
+
+PROBE = "int anabranch_doctor_probe(int x) { return 7 * x; }"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +47,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    findings = [finding for check in CHECKS for finding in check()]
+    findings = [finding for check in CHECKS for finding in examine(check)]
     if args.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
     else:
-        Console().print(report(findings))
+        print(report(findings, colour=sys.stdout.isatty()))
     return 1 if any(finding.verdict == "problem" for finding in findings) else 0
 
 
-def report(findings: list[Finding]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for finding in findings:
-        colour = COLOURS[finding.verdict]
-        table.add_row(finding.topic, f"[{colour}]{finding.verdict}[/]", finding.text)
-    return table
+def examine(check: Check) -> Iterator[Finding]:
+    """What a check finds; that it cannot be carried out is a finding too."""
+    try:
+        yield from check()
+    except Exception as failure:
+        yield Finding(check.__name__, "problem", f"{type(failure).__name__}: {failure}")
+
+
+def report(findings: list[Finding], *, colour: bool) -> str:
+    width = max(len(finding.topic) for finding in findings)
+    return "\n".join(
+        f"{finding.topic:{width}}  {verdict_text(finding.verdict, colour=colour)}  {finding.text}"
+        for finding in findings
+    )
+
+
+def verdict_text(verdict: str, *, colour: bool) -> str:
+    padded = f"{verdict:7}"
+    return f"\033[{COLOURS[verdict]}m{padded}\033[0m" if colour else padded
 
 
 def versions() -> Iterator[Finding]:
@@ -106,4 +126,46 @@ def gpus() -> Iterator[Finding]:
         yield Finding("gpu", "note", f"torch {torch.__version__} sees none")
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (versions, devices)
+def kernels() -> Iterator[Finding]:
+    """The whole way of a kernel: compiler, cache, loading, the thread pool and BLAS."""
+    from anabranch.runtime import build, native
+
+    toolchain = build.find_toolchain()
+    if toolchain is None:
+        yield Finding("C compiler", "note", "none: programs run, slowly, on the reference kernels")
+        return
+    yield Finding("cache", "ok", cache_contents(toolchain.folder))
+    yield try_compiler(toolchain.command)
+    yield blas(native.load_pool(toolchain).blas)
+
+
+def try_compiler(command: str) -> Finding:
+    """Compile, load and call a function, past the cache."""
+    from anabranch.runtime import build, native
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        toolchain = build.find_toolchain(cache=Path(folder))
+        (library,) = build.build(toolchain, "", [PROBE]) if toolchain else (None,)
+        answer = native.load(library).anabranch_doctor_probe(6) if library else None
+    took = time.perf_counter() - began
+    if answer != 42:
+        return Finding("C compiler", "problem", f"{command}: a probe gave {answer} instead of 42")
+    return Finding("C compiler", "ok", f"{command}, a probe compiled and ran in {took:.2f} s")
+
+
+def cache_contents(folder: Path) -> str:
+    libraries = list((folder / "objects").glob("*.so"))
+    size = sum(library.stat().st_size for library in libraries) / 2**20
+    return f"{folder}, {len(libraries)} libraries, {size:.1f} MiB"
+
+
+def blas(found: Blas | None) -> Finding:
+    if found is None:
+        return Finding("BLAS", "note", "NumPy's exports no cblas_sgemm: products go through NumPy")
+    name = f"{found.prefix}cblas_sgemm{found.suffix}"
+    return Finding("BLAS", "ok", f"NumPy's, by pointer: {name}, {found.index_bits}-bit sizes")
+
+
+Check = Callable[[], Iterator[Finding]]
+CHECKS: tuple[Check, ...] = (versions, devices, kernels)
