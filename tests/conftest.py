@@ -32,6 +32,7 @@ HEADING = re.compile(r"#+\s+(.*)")
 FENCE = re.compile(r"(`{3,})\s*(.*?)\s*")
 SOURCE_LABELS = {"", "ab"}
 PROSE_LABELS = {"python", "sh", "toml", "text", "console"}  # shown, not derived
+LANGUAGES = {"c"}  # a stage below a program, prose elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,16 @@ class GoldenMismatch(Exception):
 
 def goldens(markdown: str) -> Iterator[Golden]:
     """The blocks of a document that a stage of the compiler must reproduce."""
-    source = None
+    heading, source = "", None
     for ordinal, block in enumerate(fenced_blocks(markdown)):
+        if block.heading != heading:
+            heading, source = block.heading, None
         if block.label in SOURCE_LABELS:
             source = block.text + "\n"
-        elif block.label not in PROSE_LABELS:
-            if source is None:
-                raise ValueError(f"the block '{block.label}' has no program above it")
+        elif source is not None and block.label not in PROSE_LABELS:
             yield Golden(source, block, ordinal)
+        elif block.label not in PROSE_LABELS | LANGUAGES:
+            raise ValueError(f"the block '{block.label}' has no program above it")
 
 
 def check_golden(path: Path, golden: Golden, *, update: bool) -> None:

@@ -92,3 +92,10 @@ def test_a_document_is_checked_and_rewritten_block_by_block(
 
     check_golden(path, wrong, update=True)
     assert [g.block.text for g in goldens(path.read_text())] == ["ir\nX", "plan\nX"]
+
+
+def test_a_program_ends_with_its_heading() -> None:
+    document = "# A\n```\nx\n```\n```c\nint x;\n```\n# B\n```c\nint y;\n```\n"
+    assert [g.block.text for g in goldens(document)] == ["int x;"]
+    with pytest.raises(ValueError, match="'ir' has no program above it"):
+        list(goldens(document.replace("# B\n```c", "# B\n```ir")))
