@@ -51,7 +51,7 @@ def terms(expr: Expr, adjoint: Expr, result: Expr, context: Context) -> Iterator
 
 def _terms(expr: Expr, adjoint: Expr, result: Expr, conditions: tuple[Expr, ...],
            context: Context) -> Iterator[Term]:
-    if not _receives(expr, context):
+    if not receives(expr, context):
         return
     match expr:
         case Read(operand, subscripts, pad):
@@ -78,25 +78,25 @@ def _call_terms(fn: str, args: tuple[Expr, ...], adjoint: Expr, result: Expr,
     dtype = dtype_of(args[0], tuple(context.dtypes))
     zero = Const(0.0, dtype)
     for arg, partial in zip(args, derivative(args, result, dtype), strict=True):
-        if partial is None or not _receives(arg, context):
+        if partial is None or not receives(arg, context):
             continue
         scaled = scale(adjoint, partial, zero)
         if scaled != zero:
             yield from _terms(arg, scaled, arg, conditions, context)
 
 
-def _receives(expr: Expr, context: Context) -> bool:
+def receives(expr: Expr, context: Context) -> bool:
     """Whether some gradient that is wanted flows through this expression."""
     match expr:
         case Read(operand, _, pad):
-            return operand in context.wanted or (pad is not None and _receives(pad, context))
+            return operand in context.wanted or (pad is not None and receives(pad, context))
         case Call("where", (_, yes, no)):
-            return _receives(yes, context) or _receives(no, context)
+            return receives(yes, context) or receives(no, context)
         case Call("stop", _):
             return False
         case Call() | Cast():
             floats = is_float(dtype_of(expr, tuple(context.dtypes)))
-            return floats and any(_receives(child, context) for child in children(expr))
+            return floats and any(receives(child, context) for child in children(expr))
     return False
 
 

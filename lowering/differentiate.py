@@ -19,7 +19,7 @@ stage of the value they are for. It belongs to no recomputed region.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.ir.core import Function, Module, Op, Value
@@ -40,7 +40,7 @@ from anabranch.ir.expr import (
 from anabranch.ir.index import conjuncts, expression, mixed_radix, scatter_places
 from anabranch.ir.ops import Compute, Gradient, Pin
 from anabranch.ir.types import is_float
-from anabranch.lowering.adjoints import Context, Term, conjunction, terms, within
+from anabranch.lowering.adjoints import Context, Term, conjunction, receives, terms, within
 from anabranch.lowering.invert import indirect, invert
 from anabranch.lowering.sums import Frame, Writer, gradient_sum, zero
 
@@ -80,12 +80,18 @@ def _before(op: Op) -> list[Op]:
 
 
 def reachable(ops: Sequence[Op], by: Sequence[Value]) -> set[Value]:
-    """The float values that depend on `by`, and those themselves."""
+    """The values that a derivative by `by` reaches, and those themselves."""
     active = set(by)
     for op in ops:
-        if active.intersection(op.operands):
+        wanted = [n for n, v in enumerate(op.operands) if v in active]
+        if wanted and (not isinstance(op, Compute) or receives(op.body, _context(op, wanted))):
             active.update(v for v in op.results if is_float(v.type.dtype))
     return active
+
+
+def _context(op: Compute, wanted: Collection[int]) -> Context:
+    types = [v.type for v in op.operands]
+    return Context([t.dtype for t in types], [t.shape for t in types], frozenset(wanted))
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@
 around a matrix product would then make it a loop nest that no library knows. So factors (and
 conditions) without summed variables are taken out of the sum; the others are collected into groups
 over the same variables, and a group that is more than a read is computed beforehand where that
-needs no more memory than the tensors it reads.
+needs no more memory than the tensors it reads. A single group of reads stays where it is.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Frame:
         self, body: Expr, dims: Sequence[tuple[str, ...]], extents: Mapping[str, int], *,
         reduce: str = "", reduced: Sequence[str] = (), guard: Expr | None = None, name: str = "",
     ) -> Value:
-        """A new compute over the values that `body` and `guard` read."""
-        every = [*reads(body), *(reads(guard) if guard is not None else ())]
-        used = sorted({read.operand for read in every})
+        """A new compute over the values that `guard` and `body` read, in that order."""
+        every = [*(reads(guard) if guard is not None else ()), *reads(body)]
+        used = list(dict.fromkeys(read.operand for read in every))
         order = {old: new for new, old in enumerate(used)}
         names = [*(v for dim in dims for v in dim), *reduced]
         op = Compute(
@@ -220,8 +220,8 @@ class Total:
     def _settled(self, group: Product, groups: int, dtype: str) -> Expr:
         """A group as a factor of the sum: computed beforehand if it is not simple and fits."""
         body = group.expression(dtype)
-        plain = not group.below and all(isinstance(f, Read) for f in group.above)
-        if plain and len(group.above) <= (2 if groups == 1 else 1):
+        plain = all(isinstance(factor, Read) for factor in (*group.above, *group.below))
+        if plain and (groups == 1 or len(group.above) + len(group.below) == 1):
             return body
         names = [v for v in self.extents if v in group.variables()]
         room = max((self.frame.values[r.operand].type.elements for r in reads(body)), default=0)

@@ -14,7 +14,6 @@ from numpy.testing import assert_allclose
 
 from anabranch.ir import reference
 from anabranch.ir.core import Function
-from anabranch.ir.ops import Compute
 from anabranch.lowering.differentiate import differentiate
 from tests.statements import function, module, with_gradient
 
@@ -195,8 +194,8 @@ y[i, n] = v[i, n] * r[i] * g[n] + b[n]""",
         lambda x, maximum: x.tanh() * x.sin() + torch.exp(-x) / (1 + x * x)
         + torch.log1p(x.abs()) + x.atan() + maximum, dict(x="f32[6]", maximum="f32[6]")),
     "scalar maximum and power": Case(
-        "y[i] = max(x[i], w[i]) * pow(exp(x[i]), w[i])", lambda x, w: torch.maximum(x, w) * x.exp()**w,
-        dict(x="f32[5]", w="f32[5]")),
+        "y[i] = max(x[i], w[i]) * pow(exp(x[i]), w[i])",
+        lambda x, w: torch.maximum(x, w) * x.exp()**w, dict(x="f32[5]", w="f32[5]")),
 }
 
 
