@@ -337,9 +337,9 @@ def _box(check: _Check, op: Box) -> str:
     return ""
 
 
-# step -> the kinds it leads from and to, along its axis
+# step -> the kinds it leads from, and the kind it leads to, along its axis
 STEPS: dict[str, tuple[str, str]] = {
-    "slice": ("B", "S"), "fill": ("B", "P"), "all_gather": ("S", "B"), "all_reduce": ("P", "B"),
+    "slice": ("B", "S"), "fill": ("BS", "P"), "all_gather": ("S", "B"), "all_reduce": ("P", "B"),
     "reduce_scatter": ("P", "S"), "all_to_all": ("S", "S"),
 }
 
@@ -355,7 +355,9 @@ def _step(check: _Check, op: Box) -> str:
     if before != op.stage:
         return "only a move goes to another stage"
     a, b = op.source[op.axis], op.target[op.axis]
-    if (a.kind, b.kind) != STEPS[op.step] or a == b or op.source.replace(op.axis, b) != op.target:
+    sources, kind = STEPS[op.step]
+    leads = a.kind in sources and b.kind == kind and a != b
+    if not leads or op.source.replace(op.axis, b) != op.target:
         return f"'{op.step}' along '{op.axis}' does not lead from {op.source} to {op.target}"
     return _nesting(op)
 
@@ -375,6 +377,7 @@ TRANSFERS: dict[str, tuple[int, int]] = {
     "send": (1, 0), "recv": (0, 1), "accumulate": (1, 1),
 }
 REDUCING = ("reduce_scatter", "all_reduce", "accumulate")
+ALIKE = ("all_reduce", "accumulate", "send", "recv")  # one count serves all members
 
 
 def _transfer(check: _Check, op: Transfer) -> str:
@@ -393,8 +396,9 @@ def _members(check: _Check, op: Transfer) -> str:
     assert mesh is not None, "checked before any function"
     if len(set(op.ranks)) != len(op.ranks) or not all(0 <= r < mesh.ranks for r in op.ranks):
         return f"ranks {op.ranks} of a mesh of {mesh.ranks}"
-    if any(len(counts) not in (0, len(op.ranks)) for counts in (op.counts, op.counts_back)):
-        return "counts are one for each member"
+    wanted = 1 if op.step in ALIKE else len(op.ranks)
+    if any(len(counts) not in (0, wanted) for counts in (op.counts, op.counts_back)):
+        return f"'{op.step}' has {wanted} counts"
     if op.reduce not in (PARTIAL_OPS if op.step in REDUCING else ("",)):
         return f"'{op.step}' with reduction '{op.reduce}'"
     return "" if op.match >= 0 else f"transition {op.match}"

@@ -10,16 +10,21 @@ A value is a list with an array for every micro-batch. `accumulate` sums over th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from anabranch.ir.core import Function, Module, Value
+from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.reference import COMBINE, NUMPY, identity
+from anabranch.ir.ops import Return, Transfer
+from anabranch.ir.reference import COMBINE, NUMPY, evaluate_op, identity
 from anabranch.ir.sbp import Layout, balanced
 from anabranch.ir.types import TensorType
 from anabranch.lowering.local_compute import held
+from anabranch.lowering.localise import localise, place_of
 
 Array = np.ndarray[Any, Any]
 Parts = dict[tuple[int, ...], Array]  # by position on the mesh of a stage, micro included
@@ -96,3 +101,137 @@ def _agreed(members: Sequence[Array]) -> Array:
     for member in members:
         np.testing.assert_array_equal(member, members[0], "copies of one value differ")
     return members[0]
+
+
+# --- whole functions -----------------------------------------------------------------------------
+
+PerMicro = list[Array]  # an array for every micro-batch
+
+
+@dataclass(slots=True)
+class _Runner:
+    """One rank on its way through its function."""
+
+    function: Function
+    micro: int
+    env: dict[Value, PerMicro]
+    returned: list[PerMicro] = field(default_factory=list)
+
+    def run(self) -> Iterator[Transfer]:
+        """Runs up to each transfer in turn, which has been done when it is resumed."""
+        for op in self.function.body:
+            operands = [self.env[v] for v in op.operands]
+            if isinstance(op, Return):
+                self.returned = operands
+            elif isinstance(op, Transfer):
+                yield op
+            else:
+                rows = [evaluate_op(op, [v[k] for v in operands], micro=k)
+                        for k in range(self.micro)]
+                self.env.update({v: [row[i] for row in rows] for i, v in enumerate(op.results)})
+
+
+def run_ranks(functions: Sequence[Function], inputs: Sequence[Sequence[PerMicro]], micro: int = 1
+              ) -> list[list[PerMicro]]:
+    """What the function of each rank returns, all run together."""
+    runners = [_Runner(f, micro, dict(zip(f.body.args, given, strict=True)))
+               for f, given in zip(functions, inputs, strict=True)]
+    coming = [runner.run() for runner in runners]
+    waiting = [next(c, None) for c in coming]
+    while any(waiting):
+        ready = next((op.ranks for op in waiting if op and _all_here(op, waiting)), None)
+        if ready is None:
+            stuck = [op and op.match for op in waiting]
+            raise CompilerBug(f"ranks wait for each other at the transitions {stuck}")
+        _transfer([runners[r] for r in ready], [op for r in ready if (op := waiting[r])], micro)
+        for r in ready:
+            waiting[r] = next(coming[r], None)
+    return [runner.returned for runner in runners]
+
+
+def _all_here(op: Transfer, waiting: Sequence[Transfer | None]) -> bool:
+    there = [waiting[r] for r in op.ranks]
+    return op.step == "accumulate" or all(
+        other is not None and (other.match, other.ranks) == (op.match, op.ranks) for other in there)
+
+
+def _transfer(runners: Sequence[_Runner], ops: Sequence[Transfer], micro: int) -> None:
+    """One joint transition, for all micro-batches."""
+    given = [[runner.env[v] for v in op.operands] for runner, op in zip(runners, ops, strict=True)]
+    if ops[0].step == "accumulate":
+        total = _reduce(ops[0].reduce, given[0][0])
+        taken = [[total] * micro]
+    else:
+        flat = [[np.ravel(v[k]) for v in values] for values in given for k in range(micro)]
+        rounds = [
+            _exchange(ops, [flat[i * micro + k] for i in range(len(ops))]) for k in range(micro)]
+        taken = [[one[i] for one in rounds] for i in range(len(ops))]
+    for runner, op, arrays in zip(runners, ops, taken, strict=True):
+        for result in op.results:
+            runner.env[result] = [a.reshape(result.type.shape) for a in arrays]
+
+
+def _exchange(ops: Sequence[Transfer], given: Sequence[Sequence[Array]]) -> list[Array]:
+    """The flat buffer that each member gets, of those that each gives."""
+    first, nothing = ops[0], np.zeros(0)
+    buffers = [values[0] if values else nothing for values in given]
+    if first.step in ("all_gather", "reduce_scatter", "all_reduce"):
+        assert all((op.step, op.counts, op.reduce) == (first.step, first.counts, first.reduce)
+                   for op in ops), "members disagree"
+    match first.step:
+        case "send" | "recv":
+            assert [op.step for op in ops] == ["send", "recv"]
+            assert ops[0].counts == ops[1].counts == (buffers[0].size,)
+            return [nothing, buffers[0]]
+        case "all_gather":
+            assert tuple(b.size for b in buffers) == first.counts
+            return [np.concatenate(buffers)] * len(ops)
+        case "all_reduce":
+            assert {(b.size,) for b in buffers} == {first.counts}
+            return [_reduce(first.reduce, buffers)] * len(ops)
+        case "reduce_scatter":
+            return _pieces(_reduce(first.reduce, buffers), first.counts)
+    pieces = [_pieces(b, op.counts) for b, op in zip(buffers, ops, strict=True)]
+    for i, op in enumerate(ops):
+        assert tuple(p[i].size for p in pieces) == op.counts_back, "counts of members differ"
+    return [np.concatenate([p[i] for p in pieces]) for i in range(len(ops))]
+
+
+def _pieces(buffer: Array, counts: Sequence[int]) -> list[Array]:
+    assert buffer.size == sum(counts), "a buffer is not as long as its counts"
+    return np.split(buffer, np.cumsum(counts)[:-1])
+
+
+def simulate(module: Module, name: str, args: Mapping[str, Array]) -> list[Array]:
+    """All operands of the return of a function in phase `boxed`, run on all ranks of its mesh;
+    `args` are the logical arguments by name."""
+    assert module.mesh is not None, "a boxed module has a mesh"
+    mesh, function = module.mesh, module.functions[name]
+    last = function.body.last
+    assert isinstance(last, Return), "a function ends in return"
+    ranks = range(mesh.ranks)
+    locals_ = [localise(module, rank).functions[name] for rank in ranks]
+    parts = {a.value.name: scatter(args[a.value.name], a.value.type, mesh.inner)
+             for a in function.arguments}
+    positions = {rank: _positions(mesh, rank) for rank in ranks}
+    inputs = [[[parts[v.name][p] for p in positions[rank]] for v in f.body.args]
+              for rank, f in enumerate(locals_)]
+    outputs = run_ranks(locals_, inputs, mesh.micro)
+    stages = {a.value: a.stage for a in function.arguments}
+    results = []
+    for value in last.operands:
+        stage = stages[value] if value.op is None else value.op.stage
+        members = mesh.stage_ranks(stage)
+        found = {p: a for r in members
+                 for p, a in zip(positions[r], outputs[r].pop(0), strict=True)}
+        results.append(gather(found, value.type, mesh.inner))
+    return results
+
+
+def _positions(mesh: Mesh, rank: int) -> list[tuple[int, ...]]:
+    """The positions of a rank on the mesh of its stage, one for each micro-batch."""
+    _, place = place_of(mesh, rank)
+    if "micro" not in mesh.names:
+        return [place]
+    axis = mesh.inner.names.index("micro")
+    return [(*place[:axis], k, *place[axis + 1 :]) for k in range(mesh.micro)]
