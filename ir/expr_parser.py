@@ -45,7 +45,7 @@ class Line:
 
     def fault(self, message: str, start: int, stop: int, *notes: Note, help: str = "") -> UserError:
         """The error with a caret under columns [start, stop) of the line; the caller raises it."""
-        diagnostic = Diagnostic(message, self.span(start, stop - 1), notes, help)
+        diagnostic = Diagnostic(message, self.span(start, stop), notes, help)
         return UserError(diagnostic, sources={self.file: "\n" * (self.number - 1) + self.text})
 
     def fault_at(self, message: str, part: str, *notes: Note, help: str = "") -> UserError:

@@ -156,7 +156,7 @@ def _compute(op: Compute, names: Names) -> Statement:
     else:
         text = _write(op.body, reads, LOOSEST)
     dims = ", ".join([d[0] if len(d) == 1 else f"({_ranges(d, extent)})" for d in op.dims])
-    in_order = list(reads.seen) == list(range(len(operands)))
+    in_order = list(reads.seen) == list(range(len(operands))) and reads.labels == operands
     return f"[{dims}] {text}", {} if in_order else {"operands": f"({', '.join(operands)})"}
 
 
