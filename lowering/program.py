@@ -221,20 +221,22 @@ class ProgramBuilder:
             seconds=self.prices.transfer(nbytes, len(op.ranks)))
 
     def _fetch(self, rank: _Rank) -> None:
+        """What the local function returns is, in order, what lives on the rank's stage."""
         last = rank.function.body.last
         assert isinstance(last, Return)
-        names = [v.name for v in last.values]
-        for value, name in zip(last.values, names, strict=True):
+        for index, value in zip(self._results_at(rank), last.values, strict=True):
             register = rank.registers[value]
-            actor = self._actor(rank, f"fetch {name}", IO, "fetch", 1, 0)
+            actor = self._actor(rank, f"fetch {self.program.results[index]}", IO, "fetch", 1, 0)
             self._use(register, actor, 1)
-            index = self._result_index(value)
             self.fetches.setdefault(index, []).append(register)
 
-    def _result_index(self, value: Value) -> int:
+    def _results_at(self, rank: _Rank) -> list[int]:
         last = self.program.boxed.body.last
         assert isinstance(last, Return)
-        return [v.name for v in last.values].index(value.name)
+        homes = {a.value: a.stage for a in self.program.boxed.arguments}
+        stages = [homes[v] if v.op is None else v.op.stage for v in last.values]
+        mesh = self.program.mesh
+        return [i for i, s in enumerate(stages) if rank.rank in mesh.stage_ranks(s)]
 
     # ---- addresses -----------------------------------------------------------------------------
 
@@ -261,14 +263,9 @@ class ProgramBuilder:
         return p.Program(
             self.program.name, self.micro, tuple(self.actors), tuple(registers), tuple(streams),
             feeds=tuple(self._port(name, rs) for name, rs in self.feeds.items()),
-            fetches=tuple(self._port(self._result_name(i), self.fetches[i])
+            fetches=tuple(self._port(self.program.results[i], self.fetches[i])
                           for i in sorted(self.fetches)),
             reader=self.program.reader, peak=tuple(ends))
-
-    def _result_name(self, index: int) -> str:
-        last = self.program.boxed.body.last
-        assert isinstance(last, Return)
-        return last.values[index].name
 
     def _port(self, name: str, registers: list[_Register]) -> p.Port:
         when = "micro" if registers[0].rate > 1 else "step"

@@ -83,3 +83,25 @@ def _copy_at(
         assert maker.block is not None
         copies[maker, stage] = maker.block.insert_after(clone, maker)
     return copies[maker, stage].result
+
+
+def follow(module: Module, homes: dict[str, int]) -> Module:
+    """Stages of a program whose states another one has placed: what makes the next value of a
+    state runs where the state lives."""
+    for function in module.functions.values():
+        for argument in function.states():
+            argument.stage = homes.get(argument.value.name, argument.stage)
+        last = function.body.last
+        if isinstance(last, Return):
+            for name, value in last.updates.items():
+                _move(value, homes.get(name, 0))
+    return module
+
+
+def _move(value: Value, stage: int) -> None:
+    """Put the makers of a value at a stage, as far back as they are at an earlier one."""
+    maker = value.op
+    if maker is not None and maker.stage < stage:
+        maker.stage = stage
+        for operand in maker.operands:
+            _move(operand, stage)

@@ -17,12 +17,13 @@ from anabranch.ir.types import TensorType
 @dataclass(frozen=True, slots=True)
 class ProgramIR:
     """One program after fusion. `boxed` still has layouts and names the arguments; `locals` has
-    a function for every rank. `mesh` includes `micro`."""
+    a function for every rank. `mesh` includes `micro`; `results` name what the function returns."""
 
     name: str
     boxed: Function
     locals: tuple[Function, ...]
     mesh: Mesh
+    results: tuple[str, ...]
     reader: str = ""
 
 
