@@ -12,8 +12,8 @@ library, so that the runtime can load and run one without the compiler. The prom
 How a plan is executed (when an actor fires, what a slot is, why it cannot hang) is written in
 runtime/README.md; `runtime.check` proves a plan safe before it runs.
 
-File: magic (16 bytes), version (u32), header length (u64), sha256 of the rest (32 bytes), a JSON
-header, then the texts of kernels one after another. Each record is a JSON list of its fields in
+File: magic (16 bytes), version (u32), header length (u64), sha256 of that length and the rest, a
+JSON header, then the texts of kernels one after another. Each record is a JSON list of its fields in
 order; the header names the fields of every record, so two layouts never pass for each other.
 """
 
@@ -384,7 +384,7 @@ class Plan:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file whole or not at all."""
         header_bytes, payload = _encode_plan(self)
-        checksum = hashlib.sha256(payload).digest()
+        checksum = _checksum(header_bytes, payload)
         target = Path(path)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
@@ -407,7 +407,7 @@ class Plan:
         if version != VERSION:
             raise PlanError(f"{path} is a plan of version {version}; this reads version {VERSION}")
         payload = data[_PREFIX.size :]
-        if hashlib.sha256(payload).digest() != checksum:
+        if _checksum(header_bytes, payload) != checksum:
             raise PlanError(f"{path} is truncated or damaged: its contents do not match its hash")
         return _decode_plan(payload, header_bytes, str(path))
 
@@ -422,6 +422,10 @@ def _encode_plan(plan: Plan) -> tuple[int, bytes]:
     document = {"schema": _schema(), "blobs": [len(b) for b in blobs], "plan": body}
     header = json.dumps(document, separators=(",", ":")).encode()
     return len(header), b"".join([header, *blobs])
+
+
+def _checksum(header_bytes: int, payload: bytes) -> bytes:
+    return hashlib.sha256(header_bytes.to_bytes(8, "little") + payload).digest()
 
 
 def _decode_plan(payload: bytes, header_bytes: int, path: str) -> Plan:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 from anabranch.ir.plan import DTYPE_BYTES, Actor, Comm, Plan, Program, Transfer
 from anabranch.runtime.events import event_name
-from anabranch.runtime.transport import REDUCE, source_count, target_count
+from anabranch.runtime.transport import REDUCE, REDUCING, source_count, target_count
 
-REDUCING = ("reduce_scatter", "all_reduce")
 OPS = ("all_gather", "all_to_all", "send", "recv", *REDUCING)
 
 Part = tuple[Actor, Transfer]

@@ -71,12 +71,12 @@ def load(plan: Plan, path: str | Path) -> tuple[dict[str, Array], Progress]:
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is not a checkpoint, or it is truncated: {error}") from error
+        raise CheckpointError(f"{path} is not a checkpoint, or it is truncated: {error}") from error
     if facts.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} was not written as '{FORMAT}'; load weights of other programs with "
-            "`anabranch.load_weights`")
+            "`anabranch.load_weights`"
+        )
     _compare(plan, arrays, str(path))
     return arrays, Progress(int(facts["step"]), int(facts["seed"]))
 
@@ -92,7 +92,8 @@ def _compare(plan: Plan, arrays: dict[str, Array], path: str) -> None:
         if array.shape != value.shape or array.dtype != dtype:
             problems.append(
                 f"{name} is {array.dtype}{list(array.shape)}, "
-                f"the program has {value.dtype}{list(value.shape)}")
+                f"the program has {value.dtype}{list(value.shape)}"
+            )
     if problems:
         shown = "\n  ".join(sorted(problems)[:20])
         more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""

@@ -74,7 +74,8 @@ class TextReader:
             if len(data) < window + 2:
                 raise FeedError(
                     f"{source or 'the text'} has {len(data)} bytes for {part}; a window of "
-                    f"{window} needs at least {window + 2}")
+                    f"{window} needs at least {window + 2}"
+                )
 
     def batch(self, step: int) -> Batch:
         windows = (len(self._train) - 1) // self._window

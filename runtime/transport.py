@@ -28,6 +28,7 @@ REDUCE: dict[str, Callable[..., Any]] = {
     "max": np.maximum,  # these two keep nan
     "min": np.minimum,
 }
+REDUCING = ("reduce_scatter", "all_reduce")
 CHUNK = 1 << 15
 
 

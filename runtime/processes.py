@@ -1,0 +1,345 @@
+"""Ranks that are processes, over torch.distributed: Gloo by default, another back end by name.
+
+Transfers move bytes: gathers and exchanges are the library's, every reduction is our own, in
+member order, so that processes get the bits that threads get (the library's max loses nan, and its
+sums depend on the order of arrival). Each communicator has a group of its own, made by all
+processes in the plan's order and touched once before anything runs.
+
+Beside the groups there is a store with a connection for a watching thread: every process counts
+up there once a second and looks at the others. One that stops for ten seconds, or that has left a
+reason for failing, ends the run here too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from anabranch.ir.plan import Comm, Plan, Transfer
+from anabranch.runtime.arrays import STORAGE, Array, Bytes
+from anabranch.runtime.errors import RunError
+from anabranch.runtime.failure import Failure
+from anabranch.runtime.transport import REDUCING, chunk, reduce_into, source_count, starts
+
+BEAT_SECONDS = 1.0
+SILENCE_SECONDS = 10.0
+STUCK_SECONDS = 10.0
+GROUP_SECONDS = 60.0
+REASON_SECONDS = 3.0
+SMALL_BYTES = 1 << 14
+
+
+class ProcessWorld:
+    """One rank per process, started by torchrun or with the same environment variables."""
+
+    def __init__(self, backend: str = "gloo", device: str = "cpu") -> None:
+        import torch.distributed as distributed
+
+        self._distributed, self._device = distributed, device
+        self._timeout = timedelta(seconds=GROUP_SECONDS)
+        if not distributed.is_initialized():
+            distributed.init_process_group(backend, timeout=self._timeout)
+        self.process, self.processes = distributed.get_rank(), distributed.get_world_size()
+        self._host_group = distributed.new_group(backend="gloo", timeout=self._timeout)
+        self._store = self._open_store()
+        self._groups: list[Any] = [self._host_group]
+        self._failure: Failure | None = None
+        self._closed = False
+
+    def ranks(self, plan: Plan) -> tuple[int, ...]:
+        if plan.ranks != self.processes:
+            raise RunError(f"the plan is for {plan.ranks} ranks; there are {self.processes}")
+        return (self.process,)
+
+    def connect(self, plan: Plan, failure: Failure) -> ProcessTransport:
+        digests = self.exchange(plan.digest())
+        if len(set(digests)) > 1:
+            raise RunError(f"the processes have different plans: {digests}")
+        self._failure = failure
+        groups = [self._group(comm) for comm in plan.comms]
+        transport = ProcessTransport(self, plan, groups)
+        transport.touch_all()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        return transport
+
+    def exchange(self, item: Any) -> list[Any]:
+        items: list[Any] = [None] * self.processes
+        try:
+            self._distributed.all_gather_object(items, item, group=self._host_group)
+        except RuntimeError as error:
+            raise RunError(self.reason() or f"another process is gone: {error}") from error
+        return items
+
+    def grant(self, run: int, steps: int, last: bool) -> int:
+        if self.process == 0:
+            self._store.set("grant", f"{run},{steps},{int(last)}")
+            return steps
+        while True:
+            if self._failure:
+                self._failure.raise_error()
+            told_run, told, final = map(int, self._store.get("grant").decode().split(","))
+            if told_run == run and (final or (told >= steps and not last)):
+                return told if final else steps
+            if told_run > run:
+                raise RunError("another process is already in a later run")
+            time.sleep(0.001)
+
+    def reason(self) -> str:
+        """Why another process failed, if it says so soon."""
+        end = time.monotonic() + REASON_SECONDS
+        with contextlib.suppress(RuntimeError):
+            while time.monotonic() < end:
+                if self._store.check(["failed"]):
+                    return str(self._store.get("failed").decode())
+                time.sleep(0.05)
+        return ""
+
+    def close(self) -> None:
+        self._closed = True
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"bye/{self.process}", "")
+
+    def _open_store(self) -> Any:
+        host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+        open_store = self._distributed.TCPStore
+        if self.process == 0:
+            store = open_store(host, 0, is_master=True, timeout=self._timeout)
+            store.set("grant", "0,0,0")
+            KEPT.append(store)
+            self.exchange(store.port)
+            return store
+        port = self.exchange(None)[0]
+        return open_store(host, port, is_master=False, timeout=self._timeout)
+
+    def _group(self, comm: Comm) -> Any:
+        group = self._distributed.new_group(list(comm.ranks), timeout=self._timeout)
+        if self.process in comm.ranks:
+            self._groups.append(group)
+        return group
+
+    def _watch(self) -> None:
+        """Beats, looks at the others, and carries failures both ways."""
+        store = self._store.clone()
+        watch = _Silence(self.processes, self.process)
+        failure = self._failure
+        assert failure is not None
+        try:
+            while not self._closed and not failure.aborted:
+                store.add(f"beat/{self.process}", 1)
+                if store.check(["failed"]):
+                    failure.abort(RunError(store.get("failed").decode()))
+                for other in watch.silent(store):
+                    failure.abort(RunError(f"process {other} is silent for {SILENCE_SECONDS:g} s"))
+                failure.sleep(BEAT_SECONDS)
+        except RuntimeError as error:
+            if not self._closed:
+                failure.abort(RunError(f"process 0 is gone: {error}"))
+        if failure.aborted:
+            self._leave(store, failure)
+
+    def _leave(self, store: Any, failure: Failure) -> None:
+        """Tell the others, free threads that wait in the library, end the process if that fails."""
+        with contextlib.suppress(RuntimeError):
+            store.compare_set("failed", "", f"process {self.process} failed: {failure}")
+        time.sleep(2 * BEAT_SECONDS)
+        for group in self._groups:
+            with contextlib.suppress(RuntimeError):
+                group.abort()
+        time.sleep(STUCK_SECONDS)
+        stuck = [t.name for t in threading.enumerate() if t.name.startswith("rank ")]
+        if stuck and not self._closed:
+            print(f"{failure}\nstuck in a transfer: {stuck}", file=sys.stderr, flush=True)
+            os._exit(3)
+
+
+KEPT: list[Any] = []
+"""Stores this process serves: others may need them until it ends."""
+
+
+class _Silence:
+    """When each process was last seen to count up."""
+
+    def __init__(self, processes: int, own: int) -> None:
+        self._others = [p for p in range(processes) if p != own]
+        now = time.monotonic()
+        self._seen = {p: (-1, now) for p in self._others}
+
+    def silent(self, store: Any) -> list[int]:
+        now = time.monotonic()
+        for other in self._others:
+            beats = store.add(f"beat/{other}", 0)
+            if beats != self._seen[other][0]:
+                self._seen[other] = (beats, now)
+        late = [p for p, (_, at) in self._seen.items() if now - at > SILENCE_SECONDS]
+        return [p for p in late if not store.check([f"bye/{p}"])]
+
+
+class ProcessTransport:
+    """Transfers of this process's rank."""
+
+    def __init__(self, world: ProcessWorld, plan: Plan, groups: Sequence[Any]) -> None:
+        import torch
+
+        self._torch, self._world, self._groups = torch, world, groups
+        self._distributed = world._distributed
+        self._comms = plan.comms
+        self._own = world.process
+        self._work = {comm.id: np.empty(0, np.uint8) for comm in plan.comms}
+        for transfer in _transfers(plan, self._own):
+            need = _workspace(transfer, len(plan.comms[transfer.comm].ranks))
+            if need > self._work[transfer.comm].nbytes:
+                self._work[transfer.comm] = np.empty(need, np.uint8)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What reductions need beside the arenas."""
+        return sum(work.nbytes for work in self._work.values())
+
+    def touch_all(self) -> None:
+        """Connections are made lazily; make them in one order on all processes."""
+        for comm, group in zip(self._comms, self._groups, strict=True):
+            if self._own in comm.ranks and len(comm.ranks) > 1:
+                tensor = self._torch.zeros(1, device=self._world._device)
+                self._distributed.all_reduce(tensor, group=group)
+
+    def run(self, transfer: Transfer, step: int, source: Array, target: Array) -> None:
+        try:
+            OPS[transfer.op](self, transfer, source, target)
+        except RuntimeError as error:
+            ranks = self._comms[transfer.comm].ranks
+            reason = self._world.reason()
+            raise RunError(reason or f"the members {ranks} cannot meet: {error}") from error
+
+    def close(self) -> None:
+        """The groups end with the process."""
+
+    def _all_gather(self, transfer: Transfer, source: Array, target: Array) -> None:
+        at = starts(transfer.counts)
+        target[at[transfer.member] : at[transfer.member + 1]] = source
+        self._share(transfer.comm, target, at)
+
+    def _share(self, comm: int, target: Array, at: list[int]) -> None:
+        """Everyone gives its own part of the target, which it has filled."""
+        for member, rank in enumerate(self._comms[comm].ranks):
+            part = target[at[member] : at[member + 1]]
+            if part.size and len(self._comms[comm].ranks) > 1:
+                group = self._groups[comm]
+                broadcast = partial(self._distributed.broadcast, src=rank, group=group)
+                self._on_device(part, broadcast)
+
+    def _all_to_all(self, transfer: Transfer, source: Array, target: Array) -> None:
+        self._swap(transfer.comm, source, target, transfer.counts, transfer.counts_back)
+
+    def _swap(
+        self, comm: int, source: Array, target: Array, give: Sequence[int], take: Sequence[int]
+    ) -> None:
+        if len(self._comms[comm].ranks) == 1:
+            target[:] = source
+            return
+        size = source.itemsize
+        outgoing, incoming = self._tensor(source), self._tensor(target)
+        self._distributed.all_to_all_single(
+            incoming,
+            outgoing,
+            [count * size for count in take],
+            [count * size for count in give],
+            group=self._groups[comm],
+        )
+        self._bring_back(target, incoming)
+
+    def _reduce_scatter(self, transfer: Transfer, source: Array, target: Array) -> None:
+        self._reduce(transfer, source, target, transfer.counts)
+
+    def _reduce(
+        self, transfer: Transfer, source: Array, target: Array, counts: Sequence[int]
+    ) -> None:
+        """Everyone's share of what I reduce, side by side, combined in member order."""
+        members, own = len(counts), counts[transfer.member]
+        work = self._workspace(transfer, members * own)
+        self._swap(transfer.comm, source, work, counts, [own] * members)
+        parts = [work[i * own : (i + 1) * own] for i in range(members)]
+        reduce_into(target, parts, transfer.reduce, transfer.dtype)
+
+    def _all_reduce(self, transfer: Transfer, source: Array, target: Array) -> None:
+        members = len(self._comms[transfer.comm].ranks)
+        if source.nbytes <= SMALL_BYTES:
+            work = self._workspace(transfer, members * source.size)
+            at = [i * source.size for i in range(members + 1)]
+            parts = [work[a:b] for a, b in pairwise(at)]
+            parts[transfer.member][:] = source
+            self._share(transfer.comm, work, at)
+            reduce_into(target, parts, transfer.reduce, transfer.dtype)
+            return
+        chunks = [chunk(transfer, members, i) for i in range(members)]
+        counts = [c.stop - c.start for c in chunks]
+        self._reduce(transfer, source, target[chunks[transfer.member]], counts)
+        self._share(transfer.comm, target, starts(counts))
+
+    def _send(self, transfer: Transfer, source: Array, target: Array) -> None:
+        if source.size:
+            group, to = self._groups[transfer.comm], self._comms[transfer.comm].ranks[1]
+            self._distributed.send(self._tensor(source), to, group=group)
+
+    def _receive(self, transfer: Transfer, source: Array, target: Array) -> None:
+        if target.size:
+            group, sender = self._groups[transfer.comm], self._comms[transfer.comm].ranks[0]
+            self._on_device(target, partial(self._distributed.recv, src=sender, group=group))
+
+    def _workspace(self, transfer: Transfer, count: int) -> Array:
+        storage = np.dtype(STORAGE[transfer.dtype])
+        return self._work[transfer.comm][: count * storage.itemsize].view(storage)
+
+    def _tensor(self, array: Array) -> Any:
+        """Its bytes as a tensor on the device of the back end; on the CPU, the same memory."""
+        as_bytes: Bytes = array.view(np.uint8)
+        return self._torch.from_numpy(as_bytes).to(self._world._device)
+
+    def _on_device(self, array: Array, call: Callable[[Any], Any]) -> None:
+        tensor = self._tensor(array)
+        call(tensor)
+        self._bring_back(array, tensor)
+
+    def _bring_back(self, array: Array, tensor: Any) -> None:
+        if tensor.device.type != "cpu":
+            array.view(np.uint8)[:] = tensor.cpu().numpy()
+
+
+OPS: dict[str, Callable[[ProcessTransport, Transfer, Array, Array], None]] = {
+    "all_gather": ProcessTransport._all_gather,
+    "reduce_scatter": ProcessTransport._reduce_scatter,
+    "all_reduce": ProcessTransport._all_reduce,
+    "all_to_all": ProcessTransport._all_to_all,
+    "send": ProcessTransport._send,
+    "recv": ProcessTransport._receive,
+}
+
+
+def _transfers(plan: Plan, rank: int) -> list[Transfer]:
+    return [
+        actor.transfer
+        for program in plan.programs
+        for actor in program.actors
+        if actor.rank == rank and actor.transfer
+    ]
+
+
+def _workspace(transfer: Transfer, members: int) -> int:
+    """Bytes in which a reduction collects what it combines."""
+    if transfer.op not in REDUCING:
+        return 0
+    size = np.dtype(STORAGE[transfer.dtype]).itemsize
+    own = transfer.counts[transfer.member] if transfer.op == "reduce_scatter" else 0
+    if transfer.op == "all_reduce":
+        count = source_count(transfer)
+        own = count if count * size <= SMALL_BYTES else -(-count // members)
+    return members * own * size
