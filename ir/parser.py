@@ -332,8 +332,11 @@ def _compute(statement: _Statement) -> Compute:
         operands.list([v for v in listed[1:-1].split(", ") if statement.scope.value(v, line)])
     start = statement.start + close + 1
     right = right_side(Tokens(line, start, statement.start + len(statement.code)), operands)
+    ranges = (*extents, *right.reduced)
+    if len({name for name, _ in ranges}) != len(ranges):
+        raise statement.fault("a variable is bound twice")
     op = Compute(
-        operands.values, type.dtype, (*extents, *right.reduced), dims, right.body,
+        operands.values, type.dtype, ranges, dims, right.body,
         reduce=right.reduce, reduced=tuple(v for v, _ in right.reduced), guard=right.guard,
         layout=type.layout, **statement.common)
     statement.check_types([op.result.type])

@@ -21,7 +21,7 @@ from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, Span
 from anabranch.ir.expr import Call, Cast, Const, Expr, Origin, Rand, Read, Var
 from anabranch.ir.ops import Box, Compute, Fused, Gradient, Pin, Return, Transfer
-from anabranch.ir.types import is_float
+from anabranch.ir.types import DTYPES, is_float
 
 # primitive -> (sign, level): a higher level binds tighter; equal levels associate to the left,
 # but for comparisons, which do not, and `**`, which does to the right
@@ -35,6 +35,7 @@ INFIX: dict[str, tuple[str, int]] = {
 }
 LOOSEST, NOT, COMPARISON, NEGATION, POWER, ATOM = 0, 3, 4, 7, 8, 9
 DEFAULT_DTYPES = ("f32", "i64", "bool")  # of literals that do not name one
+FLOATS = tuple(filter(is_float, DTYPES))
 RANDOM_CALLS = {"uniform": "rand", "normal": "randn"}
 
 MAX_HEADER = 100  # a longer list of parameters takes a line for each
@@ -250,7 +251,7 @@ def literal(value: float | int | bool, dtype: str) -> str:
     """`0.5`, `3`, `true`, and with its dtype where that is not the usual one: `0.5:f64`."""
     if dtype == "bool":
         return "true" if value else "false"
-    text = repr(float(value)) if is_float(dtype) else str(int(value))
+    text = repr(float(value)) if dtype in FLOATS else str(+value)
     return text if dtype in DEFAULT_DTYPES else f"{text}:{dtype}"
 
 

@@ -101,7 +101,8 @@ class _Check:
             raise self.fail("the last op is not 'return'", block.last)
         for value, count in self.uses.items():
             if len(value.uses) != count:
-                raise self.fail(f"{value} lists {len(value.uses)} users and has {count}", value.op)
+                users = f"{len(value.uses)} users, {count} of them in its block"
+                raise self.fail(f"{value} lists {users}", value.op)
         self.uses = outer
 
     def linked(self, block: Block) -> Iterator[Op]:

@@ -235,6 +235,7 @@ STATEMENTS = [
     ("[i, j] 1.0", "there are 2 dimensions here, and 1 in the type"),
     ("[(g < 2, c < 3)] 1.0", "the right side gives f32[6]"),
     ("[(g, c)] 1.0", "expected a merged dimension such as (g < 3, c < 4)"),
+    ("[i] sum[i < 3](1.0)", "a variable is bound twice"),
     ("[i;] 1.0", "expected dimensions such as [i, (g < 3, c < 4), ()]"),
     ("[i] 1.0 {stage=}", "expected attributes such as {stage=1}"),
     ("[i] 1.0 {stage=x}", "expected a number, found 'x'"),
