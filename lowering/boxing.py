@@ -20,7 +20,7 @@ On the axis `micro`, which is time, whole values can be sliced and filled, and t
 (all_reduce): a value that comes in parts is never whole in the middle of a program. Asking for it
 is the user's error, with the line that asks.
 
-Every form of a value is made once: boxes with a common beginning share it.
+Every form of a value is made once, and a box starts from the nearest form there is.
 """
 
 from __future__ import annotations
@@ -162,12 +162,15 @@ def check_even(value: Value, mesh: Mesh, span: Span | None) -> None:
             help=f"choose micro so that it divides {value.type.shape[entry.dim]}, or micro=1")
 
 
+Form = tuple[Layout, int]  # of a value: its layout and stage
+
+
 class _Forms:
-    """The forms that values already have, by value, layout, stage and recompute region."""
+    """The forms that the values of a function already have; recompute regions have their own."""
 
     def __init__(self, mesh: Mesh, seconds: Seconds) -> None:
         self.mesh, self.seconds = mesh, seconds
-        self.known: dict[tuple[Value, Layout, int, int], Value] = {}
+        self.known: dict[tuple[Value, int], dict[Form, Value]] = {}
 
     def lower(self, function: Function) -> None:
         stages = {argument.value: argument.stage for argument in function.arguments}
@@ -179,21 +182,35 @@ class _Forms:
                 op.erase()
 
     def reach(self, box: Box, stage: int) -> Value:
-        """The box's operand in the box's layout, on its stage, by steps in front of the box."""
-        origin = value = box.operands[0]
-        plain = origin.type.with_layout(None)
-        steps = route(plain, box.source, box.target, self.mesh, self.seconds, stage != box.stage)
-        if steps is None:
+        """The box's operand in the box's layout, on its stage, from the nearest form of it by steps
+        in front of the box."""
+        origin = box.operands[0]
+        forms = self.known.setdefault(
+            (origin, box.recompute), {(box.source, stage): origin})
+        ways = [(form, self.way(box, form)) for form in forms]
+        possible = [(form, steps) for form, steps in ways if steps is not None]
+        if not possible:
             raise whole_batch(origin, box.loc)
+        (layout, stage), steps = min(possible, key=lambda way: self.price(box, *way))
+        value = forms[layout, stage]
         for step in steps:
             stage = box.stage if step.step == "move" else stage
-            key = (origin, step.layout, stage, box.recompute)
-            if key not in self.known:
-                self.known[key] = self._insert(box, value, step, stage)
-            value = self.known[key]
+            value = forms[step.layout, stage] = self.insert(box, value, step, stage)
         return value
 
-    def _insert(self, box: Box, value: Value, step: Step, stage: int) -> Value:
+    def way(self, box: Box, form: Form) -> tuple[Step, ...] | None:
+        layout, stage = form
+        plain = box.result.type.with_layout(None)
+        return route(plain, layout, box.target, self.mesh, self.seconds, stage != box.stage)
+
+    def price(self, box: Box, form: Form, steps: tuple[Step, ...]) -> float:
+        plain, total, layout = box.result.type.with_layout(None), 0.0, form[0]
+        for step in steps:
+            total += self.seconds(plain, layout, step.layout, step.step, step.axis)
+            layout = step.layout
+        return total
+
+    def insert(self, box: Box, value: Value, step: Step, stage: int) -> Value:
         assert box.block is not None, "the box stands in a function"
         made = Box(value, step.layout, box.result.name, step=step.step, axis=step.axis,
                    loc=box.loc, stage=stage, recompute=box.recompute)

@@ -93,6 +93,7 @@ class Rule:
 
 
 Option = tuple[tuple[Layout, ...], Layout]  # of the operands, of the result
+InTime = tuple[tuple[Sbp, ...], Sbp]  # entries on the axis `micro`: of the operands, of the result
 
 
 def structure(op: Compute) -> Structure:
@@ -266,10 +267,15 @@ def _at_least(entries: tuple[Sbp, ...], better: tuple[Sbp, ...]) -> bool:
 
 
 @functools.cache
-def _options(of: Structure, mesh: Mesh, small: bool) -> tuple[Option, ...]:
-    found: dict[Option, None] = {}
+def _options(of: Structure, mesh: Mesh, small: bool, in_time: InTime | None) -> dict[
+    Option, tuple[str, ...]
+]:
+    found: dict[Option, tuple[str, ...]] = {}
     every = [rule for rule in rules(of) if small or _is_long(of, rule.split)]
-    for chosen in itertools.product(every, repeat=len(mesh.axes)):
+    per_axis = [every] * len(mesh.axes)
+    if in_time is not None:
+        per_axis[0] = [narrowed for rule in rules(of) for narrowed in _narrowed(rule, in_time)]
+    for chosen in itertools.product(*per_axis):
         result = _result(of, chosen, mesh)
         if result is None or not (small or _is_filled(of, chosen, mesh)):
             continue
@@ -280,8 +286,16 @@ def _options(of: Structure, mesh: Mesh, small: bool) -> tuple[Option, ...]:
         ]
         for operands in itertools.product(*per_operand):
             option = (tuple(layout_on(mesh, e) for e in operands), layout_on(mesh, result))
-            found[option] = None
-    return tuple(found)
+            found.setdefault(option, splits)
+    return found
+
+
+def _narrowed(rule: Rule, entries: InTime) -> Iterator[Rule]:
+    """The rule with just these entries, if it has them."""
+    operands, result = entries
+    fits = all(e in choices for e, choices in zip(operands, rule.choices, strict=True))
+    if fits and rule.result == result:
+        yield Rule(tuple((e,) for e in operands), rule.result, rule.split, rule.why)
 
 
 def _is_long(of: Structure, split: str) -> bool:
@@ -298,11 +312,20 @@ def _is_filled(of: Structure, chosen: Sequence[Rule], mesh: Mesh) -> bool:
 # --- what others ask -----------------------------------------------------------------------------
 
 
-def options(op: Compute, mesh: Mesh, *, small: bool = False) -> tuple[Option, ...]:
+def options(
+    op: Compute, mesh: Mesh, *, small: bool = False, in_time: InTime | None = None
+) -> tuple[Option, ...]:
     """All legal (operand layouts, result layout) on a mesh, without those in which an operand is
     whole where a part would do. Splits that would leave some ranks without work are legal but left
-    out, unless `small`."""
-    return _options(structure(op), mesh, small)
+    out, unless `small`. `in_time` fixes the entries on the first axis, `micro`."""
+    return tuple(_options(structure(op), mesh, small, in_time))
+
+
+def split_options(
+    op: Compute, mesh: Mesh, *, small: bool = False, in_time: InTime | None = None
+) -> dict[Option, tuple[str, ...]]:
+    """The same options, each with the variable that every axis splits (empty: none)."""
+    return _options(structure(op), mesh, small, in_time)
 
 
 @functools.cache

@@ -1,0 +1,93 @@
+"""Random legal plans: what a planner may answer, without a reason."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anabranch.ir.core import Function, Module, Value
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.ops import Box, Compute, Return
+from anabranch.ir.sbp import B, Layout, S, broadcast_on
+from anabranch.lowering.boxing import elements_moved, route
+from anabranch.lowering.signatures import Option, options
+
+
+class DeadEnd(Exception):
+    """The values so far come in micro-batches in a way that the next op cannot take."""
+
+
+def plan_at_random(module: Module, mesh: Mesh, random: np.random.Generator) -> Module:
+    """The module in phase `sbp`: every compute has one of its options, drawn at random, and every
+    op a stage not before those of its operands."""
+    for _ in range(200):
+        planned = Module(phase="sbp", mesh=mesh)
+        try:
+            for function in module.functions.values():
+                planned.add(_Draw(mesh, random).function(function))
+        except DeadEnd:
+            continue
+        return planned
+    raise AssertionError("200 draws have led nowhere")
+
+
+class _Draw:
+    def __init__(self, mesh: Mesh, random: np.random.Generator) -> None:
+        self.mesh, self.inner, self.random = mesh, mesh.inner, random
+        self.price = elements_moved(self.inner)
+        self.values: dict[Value, Value] = {}
+        self.stages: dict[Value, int] = {}
+        self.stage = 0
+
+    def function(self, logical: Function) -> Function:
+        made = Function(logical.name)
+        for a in logical.arguments:
+            type = a.value.type.with_layout(self.argument_layout(a.value, a.role))
+            stage = 0 if a.role in ("step", "seed") else int(self.random.integers(self.mesh.stages))
+            self.values[a.value] = made.add_argument(a.value.name, type, a.role, stage=stage)
+            self.stages[self.values[a.value]] = stage
+        for op in logical.body:
+            self.stage = int(self.random.integers(self.stage, self.mesh.stages))
+            if isinstance(op, Compute):
+                self.compute(op, made)
+            elif isinstance(op, Return):
+                made.body.append(Return([self.values[v] for v in op.operands], op.states))
+        return made
+
+    def argument_layout(self, value: Value, role: str) -> Layout:
+        """Inputs are split in time by the batch, and anything anyhow in space."""
+        rank = value.type.rank
+        if rank == 0:
+            return broadcast_on(self.inner)
+        entries = []
+        for axis in self.inner.names:
+            entry = S(int(self.random.integers(rank))) if self.random.integers(2) else B
+            if axis == "micro":
+                entry = S(0) if role == "input" else B
+            entries.append((axis, entry))
+        return Layout(tuple(entries))
+
+    def compute(self, op: Compute, made: Function) -> None:
+        operands = [self.values[v] for v in op.operands]
+        possible = [o for o in options(op, self.inner, small=True) if self.reachable(operands, o)]
+        if not possible:
+            raise DeadEnd
+        layouts, result = possible[self.random.integers(len(possible))]
+        ready = [self.boxed(v, layout, made) for v, layout in zip(operands, layouts, strict=True)]
+        new = Compute(
+            ready, op.result.type.dtype, op.ranges, op.dims, op.body, reduce=op.reduce,
+            reduced=op.reduced, guard=op.guard, layout=result, name=op.result.name, loc=op.loc,
+            stage=self.stage)
+        self.values[op.result] = made.body.append(new).result
+        self.stages[new.result] = self.stage
+
+    def reachable(self, operands: list[Value], option: Option) -> bool:
+        """Whether no operand is wanted whole while it comes in micro-batches."""
+        return all(
+            route(v.type.with_layout(None), v.type.layout, layout, self.inner, self.price)
+            is not None for v, layout in zip(operands, option[0], strict=True))
+
+    def boxed(self, value: Value, layout: Layout, made: Function) -> Value:
+        if value.type.layout == layout and self.stages[value] == self.stage:
+            return value
+        return made.body.append(Box(value, layout, stage=self.stage)).result
+
