@@ -38,7 +38,8 @@ class Pointer:
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """One kernel call. `tiles` is the grid, a function of shapes only; `scratch` is in bytes,
-    shared by all launches of the op; flops and bytes are what the cost model counted."""
+    shared by all launches of the op, `tile_scratch` what a thread needs for itself while it runs
+    one tile; flops and bytes are what the cost model counted."""
 
     kernel: KernelText
     pointers: tuple[Pointer, ...]
@@ -48,3 +49,4 @@ class LaunchSpec:
     scratch: int = 0
     flops: int = 0
     bytes: int = 0
+    tile_scratch: int = 0

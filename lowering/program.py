@@ -357,7 +357,8 @@ class _Launches:
         arguments += [p.float_arg(f) for f in spec.floats]
         tables = self.builder.tables
         return p.Launch(tables.kernel(spec), tuple(arguments), spec.tiles, phase,
-                        flops=spec.flops, bytes=spec.bytes, loc=tables.loc(op.loc))
+                        tile_scratch=spec.tile_scratch, flops=spec.flops, bytes=spec.bytes,
+                        loc=tables.loc(op.loc))
 
     def _address(self, value: Value, where: dict[Value, int]) -> p.Arg:
         if value in self.cells:

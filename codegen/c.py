@@ -1,0 +1,475 @@
+"""Kernels as C that a person could have written: plain loops over tiles, `omp simd` on lanes.
+
+    void NAME(const int64_t *ints, const double *floats, char *const *ptrs,
+              int64_t tile_begin, int64_t tile_end, ab_ctx *ctx);
+
+runs tiles of the grid; `runtime/kernel.h` and `prelude.c` go before it. `ints` are those of the
+kernel, then the block size of each axis of the grid. Pointers are not `restrict`: a result may lie
+on an operand that is read at the same place only.
+
+Lanes of the grid become the innermost loop. If there are loops inside of them (a reduction by
+columns), lanes are taken in strips, and what lives across a loop is a small array. The order of
+every sum is fixed by the text and the compiler's vector width, never by threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from anabranch.codegen.build import Piece
+from anabranch.codegen.cexpr import MEMORY, VALUE, combine, convert_in, convert_out, literal, write
+from anabranch.codegen.kernel import (
+    Check,
+    Combine,
+    Dot,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Ref,
+    Start,
+    Statement,
+    Store,
+    Update,
+    defines,
+    dtype_of,
+    identity,
+    names,
+    statements,
+    uses,
+)
+from anabranch.ir.expr import Call, Expr, integer, mul
+from anabranch.ir.launch import KernelText
+from anabranch.ir.types import is_float, itemsize
+
+STRIP = 256  # lanes of a strip
+SIGNATURE = (
+    "void {name}(const int64_t *ints, const double *floats, char *const *ptrs,\n"
+    "    int64_t tile_begin, int64_t tile_end, ab_ctx *ctx)\n{{"
+)
+
+
+def prelude() -> str:
+    """What kernels call: goes before them in every translation unit."""
+    return (Path(__file__).parent / "prelude.c").read_text()
+
+
+def kernel_text(kernel: Kernel) -> KernelText:
+    """The kernel as C; the symbol ends in the digest of the text, so equal names are equal code."""
+    draft = source(replace(kernel, name="NAME"))
+    digest = hashlib.sha256(draft.encode()).hexdigest()
+    symbol = f"{kernel.name}_{digest[:10]}"
+    return KernelText("c", symbol, draft.replace("void NAME(", f"void {symbol}(", 1), digest)
+
+
+def source(kernel: Kernel) -> str:
+    return _Printer(kernel).print()
+
+
+class _Printer:
+    """Writes lines; `place` says how a name is written where it is not a plain variable."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.lines: list[str] = []
+        self.depth = 1
+        self.place: dict[str, str] = {}
+        self.raw: dict[str, str] = {}  # accumulators in arrays, as they are updated
+        self.starts = {s.name: s for s in statements(kernel.body) if isinstance(s, Start)}
+        self.dtypes = {t.name: t.dtype for t in kernel.tensors}
+
+    def print(self) -> str:
+        kernel = self.kernel
+        self.lines = [f"/* {line} */" for line in kernel.about]
+        self.lines.append(SIGNATURE.format(name=kernel.name))
+        self._arguments()
+        self._open("for (int64_t tile = tile_begin; tile < tile_end; tile++)")
+        self._tile_bounds()
+        lanes = bool(kernel.grid) and kernel.grid[-1].lanes
+        loops = any(isinstance(s, Loop) for s in kernel.body)
+        if lanes and not loops:
+            self._points()
+        else:
+            self._rows(strips=lanes)
+        self._close()
+        return "\n".join([*self.lines, "}", ""])
+
+    # lines
+
+    def _add(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def _open(self, head: str) -> None:
+        self._add(f"{head} {{")
+        self.depth += 1
+
+    def _close(self) -> None:
+        self.depth -= 1
+        self._add("}")
+
+    def _for(self, name: str, start: str, stop: str, step: str = "") -> None:
+        advance = f"{name} += {step}" if step else f"{name}++"
+        self._open(f"for (int64_t {name} = {start}; {name} < {stop}; {advance})")
+
+    def _simd(self, clauses: str = "") -> None:
+        self.lines.append(f"#pragma omp simd{clauses}")
+
+    def _write(self, expr: Expr) -> str:
+        return write(expr, self.place)
+
+    # arguments and tiles
+
+    def _arguments(self) -> None:
+        kernel = self.kernel
+        for k, tensor in enumerate(kernel.pointers):
+            const = "const " if tensor.role == "in" else ""
+            kind = f"{const}{MEMORY[tensor.dtype]} *"
+            self._add(f"{kind}{tensor.name} = ({kind.rstrip()})ptrs[{k}];")
+        blocks = [f"block_{axis.name}" for axis in kernel.grid]
+        for k, name in enumerate((*kernel.ints, *blocks)):
+            self._add(f"const int64_t {name} = ints[{k}];")
+        offset = "ctx->scratch"
+        for tensor in kernel.tensors:
+            if tensor.role == "local" and tensor.elements is not None:
+                kind = MEMORY[tensor.dtype]
+                self._add(f"{kind} *{tensor.name} = ({kind} *)({offset});")
+                size = self._write(mul(tensor.elements, integer(itemsize(tensor.dtype))))
+                offset += f" + ab_padded({size})"
+        self._add("(void)ints, (void)floats, (void)ptrs, (void)ctx;")
+
+    def _tile_bounds(self) -> None:
+        grid = self.kernel.grid
+        if len(grid) > 1:
+            self._add("int64_t rest = tile;")
+        for k in reversed(range(len(grid))):
+            name, extent = grid[k].name, self._write(grid[k].extent)
+            block = f"block_{name}"
+            here = "rest" if len(grid) > 1 else "tile"
+            count = f"(({extent} + {block} - 1) / {block})"
+            turn = f"{here} % {count}" if k else here
+            self._add(f"const int64_t {name}_begin = {turn} * {block};")
+            self._add(f"const int64_t {name}_end = ab_min_i64({name}_begin + {block}, {extent});")
+            if k:
+                self._add(f"rest /= {count};")
+
+    def _axis_loop(self, name: str) -> None:
+        self._for(name, f"{name}_begin", f"{name}_end")
+
+    # no loop inside: a nest over the grid, every statement as far out as it can be
+
+    def _points(self) -> None:
+        axes = [a.name for a in self.kernel.grid]
+        depth = {name: 0 for name in self.kernel.ints} | {a: k + 1 for k, a in enumerate(axes)}
+        levels: list[list[Statement]] = [[] for _ in range(len(axes) + 1)]
+        for s in self.kernel.body:
+            at = max((depth.get(n, 0) for n in uses(s)), default=0)
+            at = len(axes) if isinstance(s, (Store, Combine)) else at
+            levels[at].append(s)
+            defined = defines(s)
+            if defined is not None:
+                depth[defined] = at
+        self._statements(levels[0])
+        for k, axis in enumerate(axes):
+            if k == len(axes) - 1 and _may_be_simd(levels[-1]):
+                self._simd()
+            self._axis_loop(axis)
+            self._statements(levels[k + 1])
+        for _ in axes:
+            self._close()
+
+    def _statements(self, body: Iterable[Statement]) -> None:
+        for s in body:
+            self._statement(s)
+
+    # loops inside: per row, or per strip of lanes
+
+    def _rows(self, *, strips: bool) -> None:
+        axes = [a.name for a in self.kernel.grid]
+        for axis in axes[:-1] if strips else axes:
+            self._axis_loop(axis)
+        if strips:
+            self._strip(axes[-1])
+        else:
+            self._statements(self.kernel.body)
+        for _ in axes[:-1] if strips else axes:
+            self._close()
+
+    def _strip(self, axis: str) -> None:
+        self._for(f"{axis}_strip", f"{axis}_begin", f"{axis}_end", str(STRIP))
+        self._add(f"const int64_t lanes = ab_min_i64({STRIP}, {axis}_end - {axis}_strip);")
+        laned = _lane_names(self.kernel.body, axis)
+        self._strip_block(self.kernel.body, axis, laned)
+        self._close()
+
+    def _strip_block(self, body: Sequence[Statement], axis: str, laned: set[str]) -> None:
+        for run in _runs(body):
+            if isinstance(run[0], Loop):
+                loop = run[0]
+                self._for(loop.axis, self._write(loop.start), self._write(loop.stop))
+                self._strip_block(loop.body, axis, laned)
+                self._close()
+                continue
+            scalar = [s for s in run if not _touches(s, laned)]
+            self._statements(scalar)
+            self._lane_loop([s for s in run if _touches(s, laned)], run, body, axis)
+
+    def _lane_loop(self, inside: list[Statement], run: Sequence[Statement],
+                   body: Sequence[Statement], axis: str) -> None:
+        """One loop over the lanes of a strip; what is used after it is an array."""
+        if not inside:
+            return
+        later = {n for s in body[_index(body, run[-1]) + 1 :] for n in uses(s)}
+        kept: list[tuple[str, str]] = []
+        for s in inside:
+            name = defines(s)
+            if name is not None and (name in later or isinstance(s, Start)):
+                self._lane_array(s, name, kept)
+        if _may_be_simd(inside):
+            self._simd()
+        self._for("lane", "0", "lanes")
+        self._add(f"const int64_t {axis} = {axis}_strip + lane;")
+        for s in inside:
+            self._statement(s)
+            for name, array in kept:
+                if defines(s) == name and not isinstance(s, Start):
+                    self._add(f"{array}[lane] = {name};")
+        self._add(f"(void){axis};")
+        self._close()
+        self.place.update({name: f"{array}[lane]" for name, array in kept})
+
+    def _lane_array(self, s: Statement, name: str, kept: list[tuple[str, str]]) -> None:
+        if isinstance(s, Start):
+            self._add(f"{VALUE[s.ref.dtype]} {name}[{STRIP}];")
+            self.raw[name] = self.place[name] = f"{name}[lane]"
+            if s.reduce in ("argmax", "argmin"):
+                self._add(f"{VALUE[s.dtype]} {name}_best[{STRIP}];")
+                self.raw[f"{name}_best"] = f"{name}_best[lane]"
+            return
+        self._add(f"{VALUE[self._dtype(s)]} {name}_lanes[{STRIP}];")
+        kept.append((name, f"{name}_lanes"))
+
+    def _dtype(self, s: Statement) -> str:
+        match s:
+            case Let(_, value):
+                return dtype_of(value)
+            case Load(_, tensor):
+                return self.dtypes[tensor]
+        return "i64"
+
+    # statements
+
+    def _statement(self, s: Statement) -> None:
+        match s:
+            case Let(name, value):
+                self._add(f"const {VALUE[dtype_of(value)]} {name} = {self._write(value)};")
+            case Load():
+                self._load(s)
+            case Store(tensor, index, value, mask):
+                stored = convert_out(self._write(value), dtype_of(value), self.dtypes[tensor])
+                self._masked(mask, f"{tensor}[{self._write(index)}] = {stored};")
+            case Check(name, value, bound, mask):
+                found = f"ab_checked(ctx, {self._write(value)}, {self._write(bound)})"
+                found = found if mask is None else f"{self._write(mask)} ? {found} : 0"
+                self._add(f"const int64_t {name} = {found};")
+            case Combine():
+                self._combine(s)
+            case Start():
+                self._start(s)
+            case Update(name, value, mask, at):
+                self._update(name, value, mask, at)
+            case Dot(name, left, right):
+                self._update(name, mul(left, right), None, None)
+            case Loop():
+                self._loop(s)
+
+    def _masked(self, mask: Expr | None, line: str) -> None:
+        self._add(line if mask is None else f"if ({self._write(mask)}) {line}")
+
+    def _load(self, s: Load) -> None:
+        dtype = self.dtypes[s.tensor]
+        found = convert_in(f"{s.tensor}[{self._write(s.index)}]", dtype)
+        if s.mask is not None:
+            other = "0" if s.other is None else write(s.other, self.place, 4)
+            found = f"{write(s.mask, self.place, 4)} ? {found} : {other}"
+        self._add(f"const {VALUE[dtype]} {s.name} = {found};")
+
+    def _combine(self, s: Combine) -> None:
+        place = f"{s.tensor}[{self._write(s.index)}]"
+        dtype = self.dtypes[s.tensor]
+        self._masked(s.mask, f"{place} = {combine(s.reduce, dtype, place, self._write(s.value))};")
+
+    def _start(self, s: Start) -> None:
+        places = s.reduce in ("argmax", "argmin")
+        first = "-1" if places else literal(identity(s.reduce, s.dtype))
+        self._declare(s.name, s.ref.dtype, first)
+        if places:
+            self.place[s.name] = f"ab_place({self.raw.get(s.name, s.name)})"
+            self._declare(f"{s.name}_best", s.dtype, literal(identity(s.reduce, s.dtype)))
+        elif s.name not in self.raw and _has_nan(s):
+            self._add(f"{_flag(s)} {s.name}_nan = 0;")
+
+    def _declare(self, name: str, dtype: str, first: str) -> None:
+        """An accumulator, or its place in an array that is there already."""
+        kind = "" if name in self.raw else f"{VALUE[dtype]} "
+        self._add(f"{kind}{self.raw.get(name, name)} = {first};")
+
+    def _update(self, name: str, value: Expr, mask: Expr | None, at: Expr | None) -> None:
+        start, place = self.starts[name], self.raw.get(name, name)
+        text = self._write(value)
+        if at is not None:
+            self._update_place(start, text, mask, self._write(at))
+            return
+        if mask is not None:
+            nothing = literal(identity(start.reduce, start.dtype))
+            text = f"{write(mask, self.place, 4)} ? {write(value, self.place, 4)} : {nothing}"
+        if name in self.raw or not _has_nan(start):
+            self._add(f"{place} = {combine(start.reduce, start.dtype, place, f'({text})')};")
+            return
+        sign = ">" if start.reduce == "max" else "<"
+        self._add(f"const {VALUE[start.dtype]} {name}_new = {text};")
+        self._add(f"{name} = {name}_new {sign} {name} ? {name}_new : {name};")
+        self._add(f"{name}_nan |= {name}_new != {name}_new;")
+
+    def _update_place(self, start: Start, value: str, mask: Expr | None, at: str) -> None:
+        place = self.raw.get(start.name, start.name)
+        best = self.raw.get(f"{start.name}_best", f"{start.name}_best")
+        sign = ">" if start.reduce == "argmax" else "<"
+        self._add(f"const {VALUE[start.dtype]} {start.name}_new = {value};")
+        new = f"{start.name}_new"
+        better = f"{place} < 0 || {new} {sign} {best}"
+        if is_float(start.dtype):
+            better += f" || ({new} != {new} && {best} == {best})"
+        condition = f"({better})" if mask is None else f"({self._write(mask)}) && ({better})"
+        self._add(f"if ({condition}) {best} = {new}, {place} = {at};")
+
+    def _loop(self, s: Loop) -> None:
+        updated = {u.name for u in statements((s,)) if isinstance(u, (Update, Dot))}
+        starts = [self.starts[n] for n in sorted(updated)]
+        if s.lanes and _may_be_simd(s.body):
+            self._simd(_reduction_clauses(starts))
+        self._for(s.axis, self._write(s.start), self._write(s.stop))
+        self._statements(s.body)
+        self._close()
+        for start in starts:
+            if start.name not in self.raw and _has_nan(start):
+                nan = "__builtin_nanf(\"\")" if start.dtype == "f32" else "__builtin_nan(\"\")"
+                self._add(f"if ({start.name}_nan) {start.name} = {nan};")
+
+
+# --- analysis --------------------------------------------------------------------------------
+
+
+def _has_nan(start: Start) -> bool:
+    return start.reduce in ("max", "min") and is_float(start.dtype)
+
+
+def _flag(start: Start) -> str:
+    return "int64_t" if start.dtype == "f64" else "int32_t"
+
+
+def _may_be_simd(body: Iterable[Statement]) -> bool:
+    """Not with calls that report errors, and not where the first of equals matters."""
+    return not any(isinstance(s, Check) or (isinstance(s, Update) and s.place is not None)
+                   for s in statements(tuple(body)))
+
+
+def _reduction_clauses(starts: Sequence[Start]) -> str:
+    signs = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "|", "all": "&"}
+    found: dict[str, list[str]] = {}
+    for s in starts:
+        if s.reduce in signs:
+            found.setdefault(signs[s.reduce], []).append(s.name)
+        if _has_nan(s):
+            found.setdefault("|", []).append(f"{s.name}_nan")
+    return "".join(f" reduction({sign}:{', '.join(n)})" for sign, n in found.items())
+
+
+def _lane_names(body: Sequence[Statement], axis: str) -> set[str]:
+    """The names that differ from lane to lane: accumulators, and what depends on the axis."""
+    laned = {axis}
+    for s in statements(tuple(body)):
+        name = defines(s)
+        if name is not None and (isinstance(s, Start) or _touches(s, laned)):
+            laned.add(name)
+    return laned
+
+
+def _touches(s: Statement, laned: set[str]) -> bool:
+    return isinstance(s, (Start, Store, Combine)) or bool(uses(s) & laned)
+
+
+def _runs(body: Sequence[Statement]) -> list[list[Statement]]:
+    """Loops by themselves, and the runs of statements between them."""
+    runs: list[list[Statement]] = []
+    for s in body:
+        if isinstance(s, Loop) or not runs or isinstance(runs[-1][0], Loop):
+            runs.append([s])
+        else:
+            runs[-1].append(s)
+    return runs
+
+
+def _index(body: Sequence[Statement], s: Statement) -> int:
+    return next(k for k, other in enumerate(body) if other is s)
+
+
+# --- launching -------------------------------------------------------------------------------
+
+TILE_WORK = 1 << 15  # operations and accesses that are worth a tile of their own
+LEAST_WORK = 1 << 12
+SQUARE = 32  # side of a tile that crosses strides
+TILES = 16  # so many tiles suffice
+
+
+def blocks(piece: Piece) -> tuple[int, ...]:
+    """The size of a tile along each axis of the grid: enough work, enough tiles, few cache misses."""
+    sizes = [piece.extents[a.name] for a in piece.kernel.grid]
+    if not sizes:
+        return ()
+    points = math.prod(sizes)
+    most, least = (max(1, w // max(1, piece.work)) for w in (TILE_WORK, LEAST_WORK))
+    wanted = min(most, max(least, points // TILES, 1))
+    lanes = piece.kernel.grid[-1].lanes
+    crossing = _crossing_axis(piece) if lanes else None
+    found = [1] * len(sizes)
+    if crossing is not None:
+        found[crossing] = min(SQUARE, max(1, sizes[crossing]))
+    limit = SQUARE if crossing is not None else 1 << 62
+    for k in reversed(range(len(sizes))):
+        if k == crossing:
+            continue
+        room = max(1, wanted // math.prod(found))
+        is_lane = lanes and k == len(sizes) - 1
+        room = min(max(room, 64) if is_lane else room, limit if is_lane else 1 << 62)
+        room = -(-room // 16) * 16 if is_lane else room
+        found[k] = max(1, min(sizes[k], room))
+    return tuple(found)
+
+
+def _crossing_axis(piece: Piece) -> int | None:
+    """An axis of the grid along which some access is dense while it is strided by lane."""
+    grid = [a.name for a in piece.kernel.grid]
+    for s in statements(piece.kernel.body):
+        if isinstance(s, (Load, Store)):
+            dense = {t.name for t in _terms(s.index) if isinstance(t, Ref)}
+            if grid[-1] in names(s.index) and grid[-1] not in dense:
+                for k, name in enumerate(grid[:-1]):
+                    if name in dense and piece.extents[name] > 1:
+                        return k
+    return None
+
+
+def _terms(expr: Expr) -> list[Expr]:
+    if isinstance(expr, Call) and expr.fn == "add":
+        return [t for a in expr.args for t in _terms(a)]
+    return [expr]
+
+
+def tile_count(piece: Piece, sizes: Sequence[int]) -> int:
+    """How many tiles the grid has; 0 where there is nothing to do."""
+    extents = [piece.extents[a.name] for a in piece.kernel.grid]
+    return math.prod(-(-n // b) for n, b in zip(extents, sizes, strict=True))

@@ -1,0 +1,73 @@
+"""The launches of an op: a library call where it is a matrix product, else kernels of our own.
+
+Ops of equal structure share one answer, whatever their names, so that layers share kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from anabranch.codegen.c import blocks, kernel_text, tile_count
+from anabranch.codegen.library import library_launch
+from anabranch.codegen.tile import Tiled, clauses_of, inputs_of, tile
+from anabranch.ir.core import Op, Value
+from anabranch.ir.launch import IntArg, LaunchSpec, Pointer
+from anabranch.ir.scalar import flops
+from anabranch.ir.space import Clause
+
+_known: dict[object, tuple[LaunchSpec, ...]] = {}
+
+
+def launches(op: Op) -> tuple[LaunchSpec, ...]:
+    """The kernel calls that run a compute or a fused op, in order."""
+    clauses, outputs = clauses_of(op)
+    key = structure(clauses, inputs_of(op), outputs)
+    if key not in _known:
+        _known[key] = _launches(op, clauses, outputs)
+    return _known[key]
+
+
+def structure(clauses: Sequence[Clause], inputs: Sequence[Value], outputs: Sequence[Value]) -> object:
+    """Equal for ops that differ in names only."""
+    number = {v: i for i, v in enumerate(inputs)}
+    for c in clauses:
+        number.setdefault(c.result, len(number) + len(inputs))
+    lines = tuple(
+        (tuple(number[v] for v in c.operands), c.result.type.dtype, c.ranges, c.dims, c.body,
+         c.reduce, c.reduced, c.guard)
+        for c in clauses)
+    return tuple(v.type.text for v in inputs), lines, tuple(number[v] for v in outputs)
+
+
+def _launches(
+    op: Op, clauses: Sequence[Clause], outputs: Sequence[Value]
+) -> tuple[LaunchSpec, ...]:
+    if len(clauses) == 1:
+        call = library_launch(clauses[0])
+        if call is not None:
+            return (call,)
+    tiled = tile(op)
+    places, total = _scratch_places(tiled)
+    pointers = {v: Pointer("operand", i) for i, v in reversed(list(enumerate(inputs_of(op))))}
+    pointers |= {v: Pointer("result", i) for i, v in enumerate(outputs)} | places
+    work = sum(flops(c.body) * math.prod(n for _, n in c.ranges) for c in clauses)
+    nbytes = sum(v.type.nbytes for v in {*inputs_of(op), *outputs})
+    specs = []
+    for k, piece in enumerate(tiled.pieces):
+        sizes = blocks(piece)
+        first = k == 0
+        specs.append(LaunchSpec(
+            kernel_text(piece.kernel), tuple(pointers[v] for v in piece.pointers),
+            (*piece.ints, *map(IntArg, sizes)), (), tile_count(piece, sizes),
+            scratch=total, flops=work if first else 0, bytes=nbytes if first else 0,
+            tile_scratch=piece.local_bytes))
+    return tuple(specs)
+
+
+def _scratch_places(tiled: Tiled) -> tuple[dict[Value, Pointer], int]:
+    places, offset = {}, 0
+    for value in tiled.scratch:
+        places[value] = Pointer("scratch", offset)
+        offset += (value.type.nbytes + 63) // 64 * 64
+    return places, offset
