@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import pytest
 from importlinter.cli import lint_imports
+
+from anabranch.ir.ops import REDUCTIONS
+from anabranch.ir.scalar import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("frontend", "ir", "lowering", "codegen", "runtime")
@@ -30,6 +34,14 @@ IMPORTED_WHEN_NEEDED = {"torch", "triton", "sympy", "highspy"}
 
 # path:function -> why it may be longer than the others.
 LONG_FUNCTIONS: dict[str, str] = {}
+
+
+# Words that are an operator of the library and, in the layers, something else.
+HOMONYMS = {
+    "uniform": "a kind of random draw",
+    "normal": "a kind of random draw",
+    "square": "x*x in the text of a C kernel",
+}
 
 
 def files(*folders: str) -> Iterator[Path]:
@@ -107,6 +119,28 @@ def test_the_plan_schema_needs_nothing_but_the_standard_library() -> None:
     """A rank loads a saved plan without the compiler, so the schema drags nothing along."""
     plan = ast.parse((ROOT / "ir" / "plan.py").read_text(encoding="utf-8"))
     assert imported_roots(plan) <= sys.stdlib_module_names
+
+
+def test_no_layer_knows_an_operator_of_the_library_by_name() -> None:
+    """What a pass must know of an operator it derives from its definition. Primitives of scalar
+    arithmetic and the reductions are the notation itself, so they have meanings of their own."""
+    library = list((ROOT / "frontend" / "std").glob("*.ab"))
+    if not library:
+        pytest.skip("the library is not here yet")
+    defined = {
+        name
+        for path in library
+        for name in re.findall(r"^op (\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    operators = defined - set(PRIMITIVES) - set(REDUCTIONS) - set(HOMONYMS)
+    named = {
+        f"{short(path)}: {node.value}"
+        for path in python_files("ir", "lowering", "codegen", "runtime")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in operators
+    }
+    assert len(operators) > 20
+    assert named == set()
 
 
 def test_a_rank_starts_fast_and_without_the_compiler() -> None:
