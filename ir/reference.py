@@ -71,7 +71,7 @@ def carried(dtype: str, double: bool = False) -> type[np.generic]:
 
 def round_bf16(x: Array) -> Array:
     """float32 rounded to the nearest bf16, ties to even; NaN stays NaN."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    bits = np.asarray(x, np.float32).view(np.uint32)
     carry = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     rounded = ((bits + carry) & np.uint32(0xFFFF0000)).view(np.float32)
     return np.where(np.isnan(x), np.float32(np.nan), rounded)

@@ -32,7 +32,7 @@ def typed(buffer: Bytes, dtype: str, shape: tuple[int, ...]) -> Array:
 
 def narrow(array: Array) -> NDArray[np.uint16]:
     """f32 to bf16, ties to even, nan kept."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    bits = np.asarray(array, np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     quiet = (bits >> 16) | 0x40
     return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)

@@ -2,6 +2,7 @@
 
     @given(modules("sbp"))        any module that the verifier accepts
     @given(statements())          a function of computes only, whose every read is inside or padded
+    arrays(function, seed)        arguments for it
 
 Reads stay inside of their operands, are padded, or are checked indirect ones, so that a reference
 can run what is drawn. Extents are 0 to 6; expressions use every primitive, cast and reduction.
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from anabranch.ir.core import Block, Function, Module, Op, Value
@@ -36,6 +38,7 @@ from anabranch.ir.expr import (
 )
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import REDUCTIONS, Box, Compute, Fused, Gradient, Pin, Return, Transfer
+from anabranch.ir.reference import held
 from anabranch.ir.sbp import PARTIAL_OPS, B, Layout, P, S, Sbp
 from anabranch.ir.scalar import PRIMITIVES
 from anabranch.ir.types import DTYPES, TensorType, category, is_float, tensor
@@ -85,6 +88,18 @@ def modules(phase: str) -> st.SearchStrategy[Module]:
 def statements() -> st.SearchStrategy[Function]:
     """A function of computes, which returns all their results."""
     return st.composite(_statements)()
+
+
+def arrays(function: Function, seed: int) -> list[np.ndarray[Any, Any]]:
+    """Small numbers for the arguments, integers (so that they may serve as indices) and halves."""
+    random = np.random.default_rng(seed)
+
+    def array(type: TensorType) -> np.ndarray[Any, Any]:
+        numbers = np.asarray(random.integers(0, 5, type.shape))
+        halves = numbers / 2 - 1 if is_float(type.dtype) else numbers
+        return np.asarray(halves, held(type.dtype, False))
+
+    return [array(value.type) for value in function.body.args]
 
 
 def _module(draw: Any, phase: str) -> Module:
@@ -367,11 +382,17 @@ class _Expressions:
         return made
 
     def leaf(self, dtype: str, depth: int) -> Expr:
-        if dtype == "i64" and self.extents and self.writer.chance(50):
+        if dtype == "i64" and self.writer.chance(50):
+            return self.index()
+        return self.constant(dtype) if self.writer.chance(50) else self.read(dtype, depth)
+
+    def index(self) -> Expr:
+        """A variable, where a rank knows them an origin, or a number."""
+        if self.extents and self.writer.chance(60):
             return Var(self.some(list(self.extents)))
-        if dtype == "i64" and self.writer.phase in ("local", "fused") and self.writer.chance(30):
+        if self.writer.phase in ("local", "fused") and self.writer.chance(50):
             return self.origin()
-        return self.constant(dtype) if self.writer.chance(50) else self.read(dtype, 0)
+        return self.constant("i64")
 
     def origin(self) -> Expr:
         return Origin(self.some((0, 4, -3)), self.some((0, 0, 2)))
@@ -414,7 +435,9 @@ class _Expressions:
         number = self.number(value)
         places = [self.subscript(size, depth) for size in value.type.shape]
         inside = all(known for _, known in places)
-        pad = None if inside and self.writer.chance(70) else self.expr(dtype, max(depth - 1, 0))
+        pad = None
+        if not inside or self.writer.chance(30):
+            pad = self.expr(dtype, depth - 1) if depth else self.constant(dtype)
         return Read(number, tuple(place for place, _ in places), pad)
 
     def number(self, value: Value) -> int:
@@ -439,4 +462,4 @@ class _Expressions:
             return Call("check", (self.expr("i64", depth - 1), integer(size))), True
         if size and self.writer.chance(40):
             return integer(self.some(range(size))), True
-        return sub(self.leaf("i64", 0), integer(1)), False
+        return sub(self.expr("i64", depth - 1) if depth else self.index(), integer(1)), False
