@@ -292,7 +292,9 @@ class Builder:
         (self.inner_env if inner else self.row_env)[key] = value
         return value
 
-    def load(self, hint: str, tensor: str, index: Expr, mask: Expr | None, other: Expr | None) -> Expr:
+    def load(
+        self, hint: str, tensor: str, index: Expr, mask: Expr | None, other: Expr | None
+    ) -> Expr:
         key = ("load", tensor, index, mask, other)
         known = self._known(key)
         if known is not None:
@@ -516,13 +518,13 @@ class Builder:
     def _segment(self, start: Expr, stop: Expr, facts: dict[Expr, bool],
                  accumulators: dict[int, Start], stored: list[int]) -> None:
         inner = self.open_loops(facts)
-        for i in stored:
-            value = self.value(i)
+        values = {i: self.value(i) for i in stored}
+        for i, accumulator_ in accumulators.items():
+            self._update(i, accumulator_)
+        for i, value in values.items():  # last, for they may overwrite what was read
             c = self.space.clauses[i]
             index = self.index(self.home_place(c), i, None)
             inner.append(Store(self.target(c.result), index, value))
-        for i, accumulator_ in accumulators.items():
-            self._update(i, accumulator_)
         self.close_loops(start, stop)
 
     def open_loops(self, facts: dict[Expr, bool]) -> list[Statement]:

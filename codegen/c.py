@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from anabranch.codegen.build import Piece
-from anabranch.codegen.cexpr import MEMORY, VALUE, combine, convert_in, convert_out, literal, write
+from anabranch.codegen.cexpr import MEMORY, VALUE, convert_in, convert_out, literal, step, write
 from anabranch.codegen.kernel import (
     Check,
     Combine,
@@ -300,7 +300,7 @@ class _Printer:
     def _combine(self, s: Combine) -> None:
         place = f"{s.tensor}[{self._write(s.index)}]"
         dtype = self.dtypes[s.tensor]
-        self._masked(s.mask, f"{place} = {combine(s.reduce, dtype, place, self._write(s.value))};")
+        self._masked(s.mask, step(s.reduce, dtype, place, self._write(s.value)))
 
     def _start(self, s: Start) -> None:
         places = s.reduce in ("argmax", "argmin")
@@ -327,7 +327,7 @@ class _Printer:
             nothing = literal(identity(start.reduce, start.dtype))
             text = f"{write(mask, self.place, 4)} ? {write(value, self.place, 4)} : {nothing}"
         if name in self.raw or not _has_nan(start):
-            self._add(f"{place} = {combine(start.reduce, start.dtype, place, f'({text})')};")
+            self._add(step(start.reduce, start.dtype, place, text))
             return
         sign = ">" if start.reduce == "max" else "<"
         self._add(f"const {VALUE[start.dtype]} {name}_new = {text};")
@@ -426,7 +426,7 @@ TILES = 16  # so many tiles suffice
 
 
 def blocks(piece: Piece) -> tuple[int, ...]:
-    """The size of a tile along each axis of the grid: enough work, enough tiles, few cache misses."""
+    """The size of a tile along each axis of the grid: enough work, enough tiles, few misses."""
     sizes = [piece.extents[a.name] for a in piece.kernel.grid]
     if not sizes:
         return ()

@@ -136,7 +136,9 @@ def _call(fn: str, args: tuple[Expr, ...], place: Mapping[str, str]) -> tuple[st
     return f"ab_{fn}_{computed(dtype)}({inner})", ATOM
 
 
-def _infix(fn: str, args: tuple[Expr, ...], dtype: str, place: Mapping[str, str]) -> tuple[str, int]:
+def _infix(
+    fn: str, args: tuple[Expr, ...], dtype: str, place: Mapping[str, str]
+) -> tuple[str, int]:
     sign, level = INFIX[fn]
     left = write(args[0], place, level - 1)
     right = write(args[1], place, level if fn in ("sub", "div") or level in (8, 9) else level - 1)
@@ -175,10 +177,9 @@ def _narrow(text: str, dtype: str) -> str:
     return f"({VALUE[dtype]})({text})"
 
 
-def combine(reduce: str, dtype: str, old: str, new: str) -> str:
-    """One step of a reduction."""
+def step(reduce: str, dtype: str, place: str, value: str) -> str:
+    """The statement that combines a value into a place."""
     signs = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
     if reduce in signs:
-        text = f"{old} {signs[reduce]} {new}"
-        return _narrow(text, dtype) if _is_narrow(dtype) else text
-    return f"ab_{reduce}_{computed(dtype)}({old}, {new})"
+        return f"{place} {signs[reduce]}= {value};"
+    return f"{place} = ab_{reduce}_{computed(dtype)}({place}, {value});"

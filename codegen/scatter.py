@@ -28,7 +28,7 @@ def is_scatter(c: Clause) -> bool:
     return c.reduce in COMBINING and bool(scatter_places(c)[0])
 
 
-def scatter(c: Clause, keep: bool, note: Sequence[str]) -> tuple[tuple[Piece, ...], tuple[Value, ...]]:
+def scatter(c: Clause, note: Sequence[str]) -> tuple[tuple[Piece, ...], tuple[Value, ...]]:
     """The kernels, and the scratch values among what they point to."""
     dtype = c.result.type.dtype
     held = c.result
@@ -67,8 +67,10 @@ def _narrow(c: Clause, held: Value, scratch: Sequence[Value]) -> Piece:
 def _combine(c: Clause, held: Value, scratch: Sequence[Value], note: Sequence[str]) -> Piece:
     places, rest = scatter_places(c)
     free = tuple(v for v in c.result_vars if v not in places)
-    moved = replace(c, body=substitute(c.body, places), guard=None)
-    extents = {v: n for v, n in c.ranges if v not in places}
+    ranges = tuple((v, n) for v, n in c.ranges if v not in places)
+    moved = replace(c, ranges=ranges, dims=tuple((v,) for v in free), guard=None,
+                    body=substitute(c.body, places))
+    extents = dict(ranges)
     space = Space(extents, (moved,), free, c.reduced, free[-1] if free else None, (0,))
     form = _target(c, places)
     also = [form, *(Linear({}, ((1, e),)) for e in (*places.values(), *rest))]

@@ -81,7 +81,7 @@ def inputs_of(op: Op) -> Sequence[Value]:
 
 def tile_clauses(clauses: Sequence[Clause], outputs: Sequence[Value], options: Options) -> Tiled:
     if len(clauses) == 1 and is_scatter(clauses[0]):
-        pieces, extra = scatter(clauses[0], options.keep, about(clauses))
+        pieces, extra = scatter(clauses[0], about(clauses))
         return Tiled(pieces, extra)
     space = unify(clauses)
     if space is None:
