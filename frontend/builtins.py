@@ -1,0 +1,401 @@
+"""The functions of the language itself, and the other names that are always in scope.
+
+Each takes the `Call` and evaluated arguments. They work on numbers as Python does, on elements
+where they are scalar, and on whole tensors by the index notation in `tensors.py` and
+`reshaping.py`. Everything that index notation can say in a definition is in `std/*.ab` instead.
+"""
+
+from __future__ import annotations
+
+import builtins as python
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.frontend import reshaping
+from anabranch.frontend.evaluate import Ambient, Frame, integer
+from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
+from anabranch.frontend.indexing import draw
+from anabranch.frontend.signatures import Argument, key
+from anabranch.frontend.tensors import as_tensor, permuted, reduce
+from anabranch.frontend.tensors import axis_number as numbered
+from anabranch.frontend.values import (
+    Builtin,
+    Dtype,
+    Element,
+    Generic,
+    Kind,
+    Reader,
+    Region,
+    Scope,
+    Tensor,
+    describe,
+)
+from anabranch.ir.diagnostics import Span, fail
+from anabranch.ir.sbp import Layout
+from anabranch.ir.types import DTYPES
+
+Apply = Callable[[object, Sequence[object], dict[str, object], Frame, Span], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Where a builtin is called, and how it calls functions that it is given."""
+
+    frame: Frame
+    span: Span
+    apply: Apply
+
+
+BUILTINS: dict[str, object] = {}
+_Run = Callable[..., object]
+
+
+def builtin(name: str, *, is_reduction: bool = False) -> Callable[[_Run], _Run]:
+    """Register a function under a name."""
+
+    def register(run: _Run) -> _Run:
+        BUILTINS[name] = Builtin(name, run, is_reduction)
+        return run
+
+    return register
+
+
+def invoke(
+    function: Builtin, call: Call, args: Sequence[Argument], keywords: dict[str, Argument]
+) -> object:
+    """Call a builtin; arguments that do not fit are the user's mistake."""
+    signature = inspect.signature(function.run)
+    try:
+        bound = signature.bind(call, *(a.value for a in args),
+                               **{k: a.value for k, a in keywords.items()})
+    except TypeError:
+        shown = ", ".join(str(p).split(":")[0] + ("=..." if p.default is not p.empty else "")
+                          for p in list(signature.parameters.values())[1:])
+        raise fail(f"'{function.name}' is called with arguments that do not fit", call.span,
+                   help=f"it is {function.name}({shown})") from None
+    return function.run(*bound.args, **bound.kwargs)
+
+
+# ---- Scalar functions
+
+
+def _scalar(name: str, on_number: Callable[[Any], object]) -> None:
+    def run(call: Call, x: object) -> object:
+        if isinstance(x, Tensor | Element):
+            return combine(name, [x], call.frame, call.span)
+        return _on_numbers(on_number, [x], call.span)
+
+    BUILTINS[name] = Builtin(name, run)
+
+
+def _on_numbers(function: Callable[..., object], args: Sequence[object], span: Span) -> object:
+    for x in args:
+        if not isinstance(x, bool | int | float):
+            raise fail(f"a number or a tensor is needed here, not {describe(x)}", span)
+    try:
+        return function(*args)
+    except (ValueError, OverflowError, ZeroDivisionError) as error:
+        raise fail(f"this cannot be computed: {error}", span) from None
+
+
+def _sign(x: float) -> float:
+    return (x > 0) - (x < 0)
+
+
+def _rsqrt(x: float) -> float:
+    return 1 / math.sqrt(x)
+
+
+_NUMERIC: dict[str, Callable[[Any], object]] = {
+    "exp": math.exp, "expm1": math.expm1, "log": math.log, "log1p": math.log1p,
+    "sqrt": math.sqrt, "rsqrt": _rsqrt, "sin": math.sin, "cos": math.cos,
+    "tan": math.tan, "asin": math.asin, "acos": math.acos, "atan": math.atan, "sinh": math.sinh,
+    "cosh": math.cosh, "tanh": math.tanh, "erf": math.erf, "floor": math.floor,
+    "ceil": math.ceil, "trunc": math.trunc, "round": python.round, "abs": python.abs,
+    "sign": _sign, "isnan": math.isnan, "isinf": math.isinf,
+}
+for _name, _function in _NUMERIC.items():
+    _scalar(_name, _function)
+
+
+@builtin("where")
+def _where(call: Call, condition: object, yes: object, no: object) -> object:
+    if isinstance(condition, bool) and call.frame.index is None:
+        return yes if condition else no
+    return combine("where", [condition, yes, no], call.frame, call.span)
+
+
+@builtin("stop")
+def _stop(call: Call, x: object, grad: object = None) -> object:
+    """The value of `x` without its gradient, or with that of `grad`."""
+    if isinstance(x, bool | int | float):
+        return x
+    if grad is None:
+        return combine("stop", [x], call.frame, call.span)
+    return combine("stop_grad", [x, grad], call.frame, call.span)
+
+
+# ---- Reductions
+
+
+def _reduction(kind: str) -> None:
+    def run(call: Call, x: object, *more: object, axis: object = None,
+            keepdims: bool = False) -> object:
+        if isinstance(x, list | tuple) and not more:
+            return _of_list(kind, list(x), call)
+        if more and kind in ("max", "min"):
+            return _extreme(kind, [x, *more], call)
+        if len(more) == 1 and axis is None and isinstance(more[0], int | list | tuple):
+            axis, more = more[0], ()
+        if more:
+            raise fail(f"'{kind}' takes one tensor and axis=", call.span)
+        if isinstance(x, Element):
+            raise fail(f"'{kind}' of one element", call.span,
+                       help=f"in index notation name the index: {kind}[k](x[i, k])")
+        return reduce(kind, as_tensor(x, call.span), axis, keepdims, call.frame.builder, call.span)
+
+    BUILTINS[kind] = Builtin(kind, run, is_reduction=True)
+
+
+for _kind in ("sum", "max", "min", "prod", "mean", "any", "all", "argmax", "argmin"):
+    _reduction(_kind)
+
+
+def _of_list(kind: str, items: list[object], call: Call) -> object:
+    """A reduction of a list of numbers is Python's; of tensors it is elementwise."""
+    if any(isinstance(x, Tensor | Element) for x in items):
+        if kind in ("sum", "prod"):
+            return _chain("add" if kind == "sum" else "mul", items, call)
+        if kind in ("max", "min"):
+            return _extreme(kind, items, call)
+        raise fail(f"'{kind}' of a list of tensors", call.span, help="stack them first")
+    numbers: dict[str, Callable[[Any], object]] = {
+        "sum": python.sum, "prod": math.prod, "max": python.max, "min": python.min,
+        "any": python.any, "all": python.all, "mean": lambda v: python.sum(v) / len(v),
+        "argmax": lambda v: v.index(python.max(v)), "argmin": lambda v: v.index(python.min(v)),
+    }
+    try:
+        return numbers[kind](items)
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise fail(f"'{kind}' of {describe(items)} has no value", call.span) from None
+
+
+def _chain(fn: str, items: Sequence[object], call: Call) -> object:
+    """Combine pairwise, a few in one statement, so that long lists make shallow expressions."""
+    while len(items) > 1:
+        items = [_folded(fn, items[n:n + 16], call) for n in range(0, len(items), 16)]
+        items = [call.frame.builder.held(x) if isinstance(x, Tensor) else x for x in items]
+    return items[0]
+
+
+def _folded(fn: str, items: Sequence[object], call: Call) -> object:
+    total = items[0]
+    for item in items[1:]:
+        total = combine(fn, [total, item], call.frame, call.span)
+    return total
+
+
+def _extreme(kind: str, items: Sequence[object], call: Call) -> object:
+    if any(isinstance(x, Tensor | Element) for x in items):
+        return _chain(kind, items, call)
+    chosen: Callable[..., object] = python.max if kind == "max" else python.min
+    return _on_numbers(chosen, items, call.span)
+
+
+# ---- Layout of tensors
+
+
+@builtin("reshape")
+def _reshape(call: Call, x: object, *shape: object) -> object:
+    wanted = shape[0] if len(shape) == 1 else list(shape)
+    return reshaping.reshape(as_tensor(x, call.span), wanted, call.frame.builder, call.span)
+
+
+@builtin("transpose")
+def _transpose(call: Call, x: object, *axes: object) -> object:
+    """Two axes are swapped; a list of all is a permutation; none reverses them."""
+    tensor = call.frame.builder.held(as_tensor(x, call.span))
+    given = list(axes[0]) if len(axes) == 1 and isinstance(axes[0], list | tuple) else list(axes)
+    order = [numbered(a, tensor.rank, call.span) for a in given]
+    if not order:
+        order = list(range(tensor.rank))[::-1]
+    elif len(order) == 2 and len(axes) == 2:
+        (a, b), order = order, list(range(tensor.rank))
+        order[a], order[b] = b, a
+    if sorted(order) != list(range(tensor.rank)):
+        raise fail(f"{given} is no order of the {tensor.rank} axes", call.span)
+    return permuted(tensor, order)
+
+
+def _tensors(parts: object, span: Span) -> list[Tensor]:
+    return [as_tensor(part, span) for part in iterated(parts, span)]
+
+
+@builtin("concat")
+def _concat(call: Call, parts: object, axis: object = 0) -> object:
+    return reshaping.concat(_tensors(parts, call.span), axis, call.frame.builder, call.span)
+
+
+@builtin("stack")
+def _stack(call: Call, parts: object, axis: object = 0) -> object:
+    return reshaping.stack(_tensors(parts, call.span), axis, call.frame.builder, call.span)
+
+
+@builtin("split")
+def _split(call: Call, x: object, parts: object, axis: object = 0) -> object:
+    return reshaping.split(as_tensor(x, call.span), parts, axis, call.frame.builder, call.span)
+
+
+@builtin("unbind")
+def _unbind(call: Call, x: object, axis: object = 0) -> object:
+    return reshaping.unbind(as_tensor(x, call.span), axis, call.frame.builder, call.span)
+
+
+@builtin("expand")
+def _expand(call: Call, x: object, *shape: object) -> object:
+    wanted = shape[0] if len(shape) == 1 else list(shape)
+    tensor = call.frame.builder.held(as_tensor(x, call.span))
+    return reshaping.expand(tensor, wanted, call.span)
+
+
+@builtin("flip")
+def _flip(call: Call, x: object, axis: object = None) -> object:
+    return reshaping.flip(as_tensor(x, call.span), axis, call.frame.builder, call.span)
+
+
+@builtin("pad")
+def _pad(call: Call, x: object, widths: object, value: object = 0) -> object:
+    element = as_element(value, call.frame, call.span)
+    return reshaping.pad(as_tensor(x, call.span), widths, element, call.frame.builder, call.span)
+
+
+@builtin("arange")
+def _arange(call: Call, start: object, stop: object = None, step: object = 1) -> object:
+    first, last = (0, start) if stop is None else (start, stop)
+    numbers = [integer(v, call.span, "'arange'") for v in (first, last, step)]
+    return reshaping.arange(numbers[0], numbers[1], numbers[2], call.span)
+
+
+# ---- Lists
+
+
+@builtin("range")
+def _range(call: Call, start: object, stop: object = None, step: object = 1) -> object:
+    first, last = (0, start) if stop is None else (start, stop)
+    numbers = [integer(v, call.span, "'range'") for v in (first, last, step)]
+    if numbers[2] == 0 or len(range(*numbers)) > LARGEST_LIST:
+        raise fail("a range of this length", call.span)
+    return list(range(*numbers))
+
+
+@builtin("len")
+def _len(call: Call, items: object) -> object:
+    if isinstance(items, Tensor):
+        raise fail("a tensor has a shape, not a length", call.span, help="write x.shape[0]")
+    return len(iterated(items, call.span))
+
+
+@builtin("enumerate")
+def _enumerate(call: Call, items: object, start: int = 0) -> object:
+    return list(python.enumerate(iterated(items, call.span), start))
+
+
+@builtin("zip")
+def _zip(call: Call, *lists: object) -> object:
+    return list(python.zip(*(iterated(items, call.span) for items in lists), strict=False))
+
+
+@builtin("reversed")
+def _reversed(call: Call, items: object) -> object:
+    return list(python.reversed(iterated(items, call.span)))
+
+
+# ---- Random numbers
+
+
+def _random(name: str, kind: str) -> None:
+    def run(call: Call, given: object) -> object:
+        activation, builder = call.frame.activation, call.frame.builder
+        source = key(given, f"the argument of '{name}'", call.span)
+        text = f"{source.path}:{activation.path.rsplit(' ', 1)[-1]}:{next(activation.draws)}"
+        seed = source.seed if source.seed is not None else builder.runtime("seed")
+        step = builder.step_of_draws()
+        return draw(kind, builder.stream(text), builder.held(seed).element, step, call.frame,
+                    call.span)
+
+    BUILTINS[name] = Builtin(name, run)
+
+
+_random("rand", "uniform")
+_random("randn", "normal")
+
+
+# ---- Distribution
+
+
+@builtin("to")
+def _to(call: Call, x: object, layout: object) -> object:
+    tensor = as_tensor(x, call.span)
+    if not isinstance(layout, Layout):
+        raise fail(f"'to' takes a layout, not {describe(layout)}", call.span,
+                   help="as in to(x, {model: S(1)})")
+    return call.frame.builder.pin(tensor, fitting(layout, tensor.rank, call.span))
+
+
+@builtin("stage")
+def _stage(call: Call, number: object) -> object:
+    stage = integer(number, call.span, "a stage")
+    stages = call.frame.builder.stages
+    if not 0 <= stage < stages:
+        raise fail(f"stage {stage}, where there are {stages}", call.span,
+                   help="stages count from 0; with one for each part of a loop: "
+                   "stage(i * stages // depth)")
+    return Region(stage=stage)
+
+
+# ---- Readers, and what is not here yet
+
+
+def _reader(name: str) -> None:
+    def run(call: Call, **arguments: object) -> object:
+        return Reader(name, arguments)
+
+    BUILTINS[name] = Builtin(name, run)
+
+
+_reader("text")
+_reader("arrays")
+
+
+def _unsupported(name: str, what: str) -> None:
+    def run(call: Call, *args: object, **keywords: object) -> object:
+        raise fail(f"{what} not supported yet", call.span)
+
+    BUILTINS[name] = Builtin(name, run)
+
+
+for _name, _what in {
+    "grad": "gradients as a value ('grad') are", "sort": "'sort' is", "topk": "'topk' is",
+    "report": "'report' is", "minimize": "'minimize' in a recipe's own 'update' is",
+    "images": "the reader 'images' is", "table": "the reader 'table' is",
+}.items():
+    _unsupported(_name, _what)
+
+
+BUILTINS |= {name: Dtype(name) for name in DTYPES if name != "bool"}
+BUILTINS |= {name: Generic(name) for name in ("T", "U", "Float", "Int")}
+BUILTINS |= {name: Kind(name) for name in ("int", "float", "str", "Key", "Shape")}
+BUILTINS["bool"] = Dtype("bool")
+BUILTINS |= {"pi": math.pi, "inf": math.inf, "nan": math.nan}
+BUILTINS |= {
+    "step": Ambient(lambda frame: frame.builder.runtime("step")),
+    "training": Ambient(lambda frame: frame.builder.training),
+    "stages": Ambient(lambda frame: frame.builder.stages),
+    "recompute": Region(recompute=True),
+    "per_micro": Region(per_micro=True),
+}
+ROOT = Scope(BUILTINS, None, is_library=True)
+

@@ -1,0 +1,365 @@
+"""Calls: what `f(...)` does for every kind of `f`, and how ops, functions and models run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from anabranch.frontend import elements
+from anabranch.frontend import syntax as s
+from anabranch.frontend.bounds import negated
+from anabranch.frontend.builtins import Call, invoke
+from anabranch.frontend.evaluate import (
+    LIBRARY,
+    NOTHING,
+    Activation,
+    Frame,
+    evaluate,
+    evaluates,
+    run,
+)
+from anabranch.frontend.expressions import as_element, settled, spread
+from anabranch.frontend.indexing import is_reduction, reduction
+from anabranch.frontend.models import instantiate
+from anabranch.frontend.signatures import (
+    Argument,
+    Binding,
+    bind,
+    declared_type,
+    kind_of,
+    matched,
+    pinned,
+    scalar_signature,
+    without_layout,
+)
+from anabranch.frontend.tensors import elementwise
+from anabranch.frontend.values import (
+    FULL,
+    WEAK,
+    Builtin,
+    Deferred,
+    Dtype,
+    Element,
+    Function,
+    Instance,
+    Key,
+    Kind,
+    Method,
+    Model,
+    Tensor,
+    describe,
+    weak,
+)
+from anabranch.ir.diagnostics import Diagnostic, Note, Span, UserError, fail
+from anabranch.ir.types import TensorType, tensor
+
+DEEPEST = 60  # calls within calls
+
+
+@evaluates(s.Call)
+def _call(node: s.Call, frame: Frame) -> object:
+    if is_reduction(node, frame):
+        return reduction(node, frame)
+    callee = evaluate(node.function, frame if isinstance(node.function, s.Name) else frame.whole())
+    if isinstance(callee, Builtin) and callee.name == "where" and frame.index is not None:
+        return _lazy_where(node, frame)
+    inner = frame.called()
+    args = _arguments(node, inner)
+    keywords = {k.name: Argument(evaluate(k.value, inner), k.span) for k in node.keywords}
+    return call(callee, args, keywords, frame, node.span)
+
+
+def _arguments(node: s.Call, frame: Frame) -> list[Argument]:
+    found: list[Argument] = []
+    for item in node.args:
+        if isinstance(item, s.Star):
+            found += [Argument(value, item.span) for value in spread([item], frame)]
+        else:
+            found.append(Argument(evaluate(item, frame), item.span))
+    return found
+
+
+def _lazy_where(node: s.Call, frame: Frame) -> Element:
+    """In index notation a branch is evaluated under its condition."""
+    if len(node.args) != 3 or node.keywords:
+        raise fail("'where' takes a condition and two values", node.span)
+    condition = as_element(evaluate(node.args[0], frame), frame, node.args[0].span)
+    index = frame.index
+    assert index is not None
+    branches = []
+    for arg, holds in zip(node.args[1:], (condition.expr, negated(condition.expr)), strict=True):
+        inner = replace(frame, index=replace(index, conditions=(*index.conditions, holds)))
+        branches.append(as_element(evaluate(arg, inner), inner, arg.span))
+    return elements.apply("where", [condition, *branches], node.span)
+
+
+def call(
+    callee: object, args: Sequence[Argument], keywords: dict[str, Argument], frame: Frame,
+    span: Span,
+) -> object:
+    """Call any value that can be called."""
+    match callee:
+        case Builtin():
+            return invoke(callee, Call(frame, span, apply_function), args, keywords)
+        case Function():
+            return _waiting(callee, args, keywords, frame, span) or _run(
+                callee, args, keywords, frame, span)
+        case Model():
+            return _waiting(callee, args, keywords, frame, span) or instantiate(
+                callee, args, keywords, frame, span)
+        case Instance():
+            return call(method(callee, "forward", span), args, keywords, frame, span)
+        case Method(function, receiver):
+            return call(function, [Argument(receiver, span), *args], keywords, frame, span)
+        case Dtype():
+            return _cast(callee, args, keywords, frame, span)
+        case Kind():
+            return _convert(callee, args, keywords, span)
+    raise fail(f"{describe(callee)} cannot be called", span)
+
+
+def method(instance: Instance, name: str, span: Span) -> Function:
+    """A function of a model."""
+    found = instance.scope.names.get(name)
+    if not isinstance(found, Function):
+        raise fail(f"{describe(instance)} has no function '{name}'", span,
+                   help="calling a model calls its 'forward'" if name == "forward" else "")
+    return found
+
+
+def apply_function(
+    function: object, args: Sequence[object], keywords: dict[str, object], frame: Frame, span: Span
+) -> object:
+    """Call with plain values, all of which were written at one place."""
+    return call(function, [Argument(v, span) for v in args],
+                {k: Argument(v, span) for k, v in keywords.items()}, frame, span)
+
+
+def _waiting(
+    callee: Function | Model, args: Sequence[Argument], keywords: dict[str, Argument],
+    frame: Frame, span: Span,
+) -> Deferred | None:
+    """Where a field or recipe supplies the shape, a call that lacks it waits."""
+    if not frame.waits:
+        return None
+    shapes = [p.name for p in callee.definition.params if kind_of(p, callee.scope) == "Shape"]
+    if not shapes or shapes[0] in keywords:
+        return None
+    return Deferred(callee, tuple(a.value for a in args),
+                    {k: a.value for k, a in keywords.items()}, span)
+
+
+def shape_parameter(callee: Function | Model) -> str:
+    """The name of the parameter that a field supplies."""
+    return next(p.name for p in callee.definition.params
+                if kind_of(p, callee.scope) == "Shape")
+
+
+# ---- Ops and functions
+
+
+def _run(
+    function: Function, args: Sequence[Argument], keywords: dict[str, Argument], frame: Frame,
+    span: Span,
+) -> object:
+    """Call an op or function; a mistake that shows only inside the library is the caller's."""
+    builder = frame.builder
+    if builder.depth >= DEEPEST:
+        raise fail(f"calls within calls, {DEEPEST} deep", span,
+                   help="a recursion that never ends? its condition must be known when compiling")
+    builder.depth += 1
+    before = builder.loc
+    try:
+        return _activate(function, args, keywords, frame, span)
+    except UserError as error:
+        if function.scope.is_library and not frame.scope.is_library:
+            raise _blamed(error, function, span) from None
+        raise
+    finally:
+        builder.depth -= 1
+        builder.loc = before
+
+
+def _blamed(error: UserError, function: Function, span: Span) -> UserError:
+    first, *rest = error.diagnostics
+    if first.span is None or not first.span.file.startswith(LIBRARY):
+        return error
+    note = Note(f"in '{function.definition.name}' of the library", first.span)
+    return UserError(Diagnostic(first.message, span, (note, *first.notes), first.help), *rest,
+                     sources=error.sources)
+
+
+def _activate(
+    function: Function, args: Sequence[Argument], keywords: dict[str, Argument], frame: Frame,
+    span: Span,
+) -> object:
+    definition = function.definition
+    names: dict[str, object] = {}
+    path = _path(function, frame)
+    activation = Activation(path)
+    inner = Frame(function.scope.inner(names), frame.builder, activation, _index_for(args, frame))
+    binding = Binding(definition.name, inner, names)
+    keys = frozenset(p.name for p in definition.params
+                     if kind_of(p, function.scope) == "Key")
+    given = matched(definition.params, args, keywords, definition.name, span, keys=keys)
+    frame.builder.loc = replace(frame.builder.loc, path=path)
+    bind(definition, _computed(given, frame), binding, span)
+    for name in keys:
+        if name not in names or names[name] is None:
+            names[name] = Key(frame.builder.call_path(path))
+    if scalar_signature(function) and any(isinstance(a.value, Tensor) for a in given.values()):
+        return _elementwise(function, binding, frame, span)
+    _declare(function, binding, activation)
+    value = run(definition.body, inner)
+    if value is NOTHING:
+        if definition.results:
+            raise fail(f"'{definition.name}' ends without 'return'", definition.span)
+        return None
+    return _results(value, definition, binding, span)
+
+
+def _index_for(args: Sequence[Argument], frame: Frame) -> Any:
+    """A function of elements stays in the index notation of its caller."""
+    return frame.index if any(isinstance(a.value, Element) for a in args) else None
+
+
+def _computed(given: dict[str, Argument], frame: Frame) -> dict[str, Argument]:
+    return {name: Argument(settled(a.value, frame, name), a.span) for name, a in given.items()}
+
+
+def _path(function: Function, frame: Frame) -> str:
+    """The path of definitions: a model's place, then the functions within it."""
+    name = function.definition.name
+    if function.owner is not None:
+        place = function.owner.path or ""
+        return place if name == "forward" else f"{place} {name}".strip()
+    return f"{frame.activation.path} {name}".strip()
+
+
+def _declare(function: Function, binding: Binding, activation: Activation) -> None:
+    """Tell index statements the declared types of what is returned by name."""
+    definition = function.definition
+    activation.equations = frozenset(
+        node.target.id for node in definition.body if isinstance(node, s.Equation))
+    if not definition.results or not definition.body:
+        return
+    last = definition.body[-1]
+    value = last.value if isinstance(last, s.Return) else None
+    returned = value.items if isinstance(value, s.Tuple) else (value,)
+    for node, type_ in zip(returned, definition.results, strict=False):
+        if isinstance(node, s.Name):
+            declared = declared_type(type_, binding)
+            if declared is not None:
+                activation.declared[node.id] = declared
+
+
+def _elementwise(function: Function, binding: Binding, frame: Frame, span: Span) -> Tensor:
+    """A scalar op on tensors is applied to every element, broadcast."""
+    tensors = {k: v for k, v in binding.names.items() if isinstance(v, Tensor)}
+
+    def build(given: list[Element]) -> Element:
+        names = {**binding.names, **dict(zip(tensors, given, strict=True))}
+        scope = function.scope.inner(names)
+        inner = replace(binding.frame, scope=scope)
+        value = run(function.definition.body, inner)
+        return as_element(value, inner, function.definition.span)
+
+    result = elementwise(list(tensors.values()), build, frame.builder, span)
+    _check_scalar(result, function.definition.results[0], function, span)
+    return result
+
+
+def _check_scalar(x: Tensor, type_: s.Expr, function: Function, span: Span) -> None:
+    head = type_.id if isinstance(type_, s.Name) else ""
+    wanted = function.scope.find(head)
+    if isinstance(wanted, Dtype) and x.dtype != wanted.name:
+        raise fail(f"'{function.definition.name}' declares the result {head}, and it is {x.dtype}",
+                   type_.span)
+
+
+# ---- Results
+
+
+def _results(
+    value: object, definition: s.OpDef | s.FuncDef, binding: Binding, span: Span
+) -> object:
+    """The returned values, checked against the declared types."""
+    value = settled(value, binding.frame)
+    if not definition.results:
+        return value
+    values = value if isinstance(value, tuple) else (value,)
+    if len(values) != len(definition.results):
+        raise fail(f"'{definition.name}' declares {len(definition.results)} results and returns "
+                   f"{len(values)}", definition.results[0].span)
+    checked = [_result(v, t, definition.name, binding)
+               for v, t in zip(values, definition.results, strict=True)]
+    return checked[0] if len(checked) == 1 else tuple(checked)
+
+
+def _result(value: object, type_: s.Expr, owner: str, binding: Binding) -> object:
+    declared = declared_type(type_, binding)
+    if declared is None:
+        return value  # of a scalar op
+    if isinstance(value, bool | int | float):
+        value = Tensor((), weak(value))
+    if not isinstance(value, Tensor):
+        raise fail(f"'{owner}' declares a tensor as its result and returns {describe(value)}",
+                   type_.span)
+    dtype, shape = declared
+    head = type_.value.id if isinstance(type_, s.Index) and isinstance(
+        type_.value, s.Name) else ""
+    value = _typed(value, dtype, head, binding)
+    if value.shape != shape or (dtype is not None and value.dtype != dtype):
+        wanted: TensorType = tensor(dtype or value.dtype, shape)
+        raise fail(f"'{owner}' declares the result {wanted}, and it is {value.type}", type_.span)
+    return pinned(value, without_layout(type_)[1], binding)
+
+
+def _typed(x: Tensor, dtype: str | None, head: str, binding: Binding) -> Tensor:
+    if dtype is not None and x.element.level == WEAK:
+        return Tensor(x.shape, Element(elements.convert(x.element, dtype), dtype, WEAK))
+    return x
+
+
+# ---- Conversions
+
+
+def _cast(
+    dtype: Dtype, args: Sequence[Argument], keywords: dict[str, Argument], frame: Frame, span: Span
+) -> object:
+    if len(args) != 1 or keywords:
+        raise fail(f"'{dtype.name}(...)' casts one value", span)
+    value = args[0].value
+    if isinstance(value, Element):
+        return elements.cast(dtype.name, value)
+    if isinstance(value, Tensor):
+        if value.dtype == dtype.name and value.element.level == FULL:
+            return value
+        return elementwise([value], lambda e: elements.cast(dtype.name, e[0]), frame.builder, span)
+    if dtype.name == "bool" and isinstance(value, bool | int | float):
+        return bool(value)
+    if isinstance(value, bool | int | float):
+        element = elements.cast(dtype.name, weak(value))
+        return element if frame.index is not None else Tensor((), element)
+    raise fail(f"{describe(value)} cannot be cast to {dtype.name}", args[0].span)
+
+
+def _convert(
+    kind: Kind, args: Sequence[Argument], keywords: dict[str, Argument], span: Span
+) -> object:
+    """`int(x)`, `float(x)`, `bool(x)` of compile-time numbers."""
+    python: dict[str, Callable[[Any], object]] = {"int": int, "float": float, "bool": bool}
+    if kind.name not in python or len(args) != 1 or keywords:
+        raise fail(f"'{kind.name}' cannot be called so", span)
+    value = args[0].value
+    if isinstance(value, Tensor | Element):
+        raise fail(f"'{kind.name}' takes a number known when compiling, not {describe(value)}",
+                   span, help="cast a tensor with i64(...), f32(...) or bool(...)")
+    if not isinstance(value, bool | int | float):
+        raise fail(f"'{kind.name}' takes a number, not {describe(value)}", span)
+    try:
+        return python[kind.name](value)
+    except (OverflowError, ValueError):
+        raise fail(f"{value} is no integer", span) from None
+

@@ -1,0 +1,157 @@
+"""Arithmetic on elements: promotion as PyTorch has it, with weak literals and index values.
+
+Every function gives an `Element` whose expression has explicit dtypes. A literal takes the dtype
+it is promoted to; an expression of literals and index values does so as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.frontend.values import FULL, SCALAR, WEAK, Element
+from anabranch.ir.diagnostics import Span, fail
+from anabranch.ir.expr import Call, Cast, Const, Expr, children, transform, with_children
+from anabranch.ir.index import affine, expression
+from anabranch.ir.scalar import PRIMITIVES
+from anabranch.ir.types import category, is_float, promote
+
+ARITHMETIC = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
+}
+COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+LOGIC = ("and", "or", "not")
+
+
+def promoted(elements: Sequence[Element]) -> tuple[str, int]:
+    """The common dtype, and the level of the result."""
+    by_level = ["", "", ""]
+    for element in elements:
+        held = by_level[element.level]
+        by_level[element.level] = promote(held, element.dtype) if held else element.dtype
+    dtype = _outweighs(by_level[FULL], _outweighs(by_level[SCALAR], by_level[WEAK]))
+    return dtype, max(element.level for element in elements)
+
+
+def _outweighs(higher: str, lower: str) -> str:
+    """The dtype of a pair in which `lower` only matters if its category is higher."""
+    if not higher or not lower:
+        return higher or lower
+    order = ("bool", "int", "float")
+    if order.index(category(lower)) > order.index(category(higher)):
+        return lower
+    return higher
+
+
+def convert(element: Element, dtype: str) -> Expr:
+    """The expression of an element in another dtype."""
+    if element.dtype == dtype:
+        return element.expr
+    if element.level == WEAK:
+        return _retyped(element.expr, element.dtype, dtype)
+    return Cast(dtype, element.expr)
+
+
+def _retyped(expr: Expr, old: str, new: str) -> Expr:
+    match expr:
+        case Const(value, dtype) if dtype == old and dtype != "bool":
+            return Const(float(value) if is_float(new) else value, new)
+        case Call("where", (condition, yes, no)):
+            return Call("where", (condition, _retyped(yes, old, new), _retyped(no, old, new)))
+    if old == "f32" and new == "f64":  # literals are exact: compute with them in f64
+        return transform(expr, _widened)
+    return Cast(new, expr)
+
+
+def _widened(node: Expr) -> Expr | None:
+    match node:
+        case Const(value, "f32"):
+            return Const(value, "f64")
+        case Cast("f32", arg):
+            return Cast("f64", arg)
+    return None
+
+
+def cast(dtype: str, element: Element) -> Element:
+    """An explicit conversion: the result is as strong as a tensor."""
+    expr = convert(element, dtype) if dtype != "bool" or element.level != WEAK else Cast(
+        dtype, element.expr)
+    if isinstance(element.expr, Const) and category(dtype) == "int" and is_float(element.dtype):
+        expr = Const(int(element.expr.value), dtype)
+    return Element(expr, dtype, max(element.level, SCALAR))
+
+
+def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
+    """A primitive on elements, promoted to one dtype."""
+    if fn == "where":
+        return _where(elements, span)
+    if fn in LOGIC:
+        return _logic(fn, elements, span)
+    dtype, level = promoted(elements)
+    if dtype == "bool" and PRIMITIVES[fn].kind != "bool" and fn not in ("min", "max"):
+        return _on_bools(fn, elements, level, span)
+    if PRIMITIVES[fn].kind == "float" and not is_float(dtype):
+        if fn in ("floor", "ceil", "round", "trunc"):
+            return elements[0]
+        dtype = "f32"
+    args = tuple(convert(element, dtype) for element in elements)
+    result = "bool" if PRIMITIVES[fn].kind == "bool" else dtype
+    return Element(_simplified(fn, args, dtype), result, level)
+
+
+def _on_bools(fn: str, elements: Sequence[Element], level: int, span: Span) -> Element:
+    """As in PyTorch: the sum of bools is `or`, the product `and`; a quotient is f32."""
+    if fn in ("add", "mul"):
+        args = tuple(element.expr for element in elements)
+        return Element(Call("or" if fn == "add" else "and", args), "bool", level)
+    if PRIMITIVES[fn].kind == "float":
+        args = tuple(convert(element, "f32") for element in elements)
+        return Element(Call(fn, args), "f32", level)
+    raise fail("this is not defined for bools", span, help="cast first: i64(x) or f32(x)")
+
+
+def _logic(fn: str, elements: Sequence[Element], span: Span) -> Element:
+    for element in elements:
+        if element.dtype != "bool":
+            raise fail(f"'{fn}' takes bools, and this has dtype {element.dtype}", span,
+                       help="compare it, as in x != 0")
+    level = max(element.level for element in elements)
+    return Element(Call(fn, tuple(element.expr for element in elements)), "bool", level)
+
+
+def _where(elements: Sequence[Element], span: Span) -> Element:
+    condition, yes, no = elements
+    if condition.dtype != "bool":
+        raise fail(f"the condition of 'where' has dtype {condition.dtype}, not bool", span,
+                   help="compare it, as in x != 0")
+    dtype, level = promoted((yes, no))
+    args = (condition.expr, convert(yes, dtype), convert(no, dtype))
+    return Element(Call("where", args), dtype, max(level, condition.level))
+
+
+def _simplified(fn: str, args: tuple[Expr, ...], dtype: str) -> Expr:
+    """Index arithmetic in its canonical form; anything else as it is."""
+    node = Call(fn, args)
+    if dtype != "i64":
+        return node
+    if fn in COMPARISONS.values():
+        return Call(fn, tuple(canonical(arg) for arg in args))
+    return canonical(node) if fn in ("add", "sub", "mul", "neg") else node
+
+
+def canonical(expr: Expr) -> Expr:
+    """An affine index expression without noise; others unchanged."""
+    form = affine(expr)
+    return expr if form is None else expression(form)
+
+
+def substituted(expr: Expr, values: dict[str, Expr]) -> Expr:
+    """`expr` with index variables replaced, shared where nothing changes."""
+    from_name = values.get
+    old = children(expr)
+    if not old:
+        name = getattr(expr, "name", None)
+        return from_name(name, expr) if name is not None else expr
+    new = tuple(substituted(child, values) for child in old)
+    if all(a is b for a, b in zip(old, new, strict=True)):
+        return expr
+    return with_children(expr, new)

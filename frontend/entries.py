@@ -1,0 +1,152 @@
+"""Functions that are called from outside: their parameters become arguments of an `ir.Function`.
+
+Dimensions, generic dtypes and compile-time parameters come from `sizes`, by name; a parameter of
+type `Key` is derived from the seed and the step that the runtime gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.frontend import syntax as s
+from anabranch.frontend.builder import Builder
+from anabranch.frontend.calls import call
+from anabranch.frontend.evaluate import Frame, evaluate
+from anabranch.frontend.signatures import Argument, is_dtype, kind_of, without_layout
+from anabranch.frontend.values import MISSING, Dtype, Function, Scope, Tensor
+from anabranch.ir.core import Function as IrFunction
+from anabranch.ir.diagnostics import fail, nearest
+from anabranch.ir.types import DTYPES, TensorType, tensor
+
+GENERIC_DEFAULTS = {"T": "f32", "U": "f32", "Float": "f32", "Int": "i64"}
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Values for the names in a signature, and which of them were used."""
+
+    given: Mapping[str, object]
+    used: set[str] = field(default_factory=set)
+
+    def get(self, name: str) -> object:
+        self.used.add(name)
+        return self.given.get(name, MISSING)
+
+
+def build_entry(
+    function: Function, given: Mapping[str, object], builder: Builder,
+    order: Sequence[str] = (),
+) -> IrFunction:
+    """The whole function of a fully typed op, def or model function."""
+    sizes = Sizes(given)
+    frame = Frame(function.scope.inner(), builder)
+    builder.loc = frame.loc(function.definition.span)
+    arguments: dict[str, Argument] = {}
+    for param in function.definition.params:
+        value = _argument(param, function, sizes, frame)
+        if value is not MISSING:
+            arguments[param.name] = Argument(value, param.span)
+    result = call(function, [], arguments, frame, function.definition.span)
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    for each in results:
+        if not isinstance(each, Tensor):
+            raise fail(f"'{function.definition.name}' does not give tensors only",
+                       function.definition.span)
+    return builder.finish([r for r in results if isinstance(r, Tensor)], {}, order)
+
+
+def _argument(param: s.Param, function: Function, sizes: Sizes, frame: Frame) -> object:
+    """An input of the function, or a compile-time value; MISSING where the callee supplies it."""
+    type_, _ = without_layout(param.type)
+    if kind_of(param, function.scope) == "Key":
+        return MISSING
+    match type_:
+        case s.Index(s.Name(head), items) if is_dtype(head, function.scope):
+            if isinstance(param.default, s.Constant) and not sizes.given.get(param.name):
+                return None
+            shape = [n for item in items for n in dimensions(item, sizes, frame)]
+            return frame.builder.input(param.name, tensor(_dtype(head, sizes, function.scope),
+                                                          tuple(shape)))
+        case s.Name(head) if is_dtype(head, function.scope) and head != "bool":
+            wanted = sizes.get(param.name)
+            shape = list(wanted) if isinstance(wanted, list | tuple) else []
+            return frame.builder.input(param.name, tensor(_dtype(head, sizes, function.scope),
+                                                          tuple(int(n) for n in shape)))
+    value = sizes.get(param.name)
+    if value is not MISSING:
+        frame.scope.names[param.name] = value
+        return value
+    if param.default is not None:
+        value = evaluate(param.default, frame)
+        frame.scope.names[param.name] = value
+        return value
+    what = "has no type" if param.type is None else "is known when compiling"
+    raise fail(f"the parameter '{param.name}' of '{function.definition.name}' {what}", param.span,
+               help=f"give its value: {param.name}=...")
+
+
+def _dtype(head: str, sizes: Sizes, scope: Scope) -> str:
+    found = scope.find(head)
+    if isinstance(found, Dtype):
+        return found.name
+    wanted = sizes.get(head)
+    return wanted if isinstance(wanted, str) and wanted in DTYPES else GENERIC_DEFAULTS[head]
+
+
+def dimensions(item: s.Expr, sizes: Sizes, frame: Frame) -> list[int]:
+    """The sizes that a dimension of a type stands for."""
+    match item:
+        case s.Star(s.Name(name)):
+            value = _named(name, item, sizes, frame)
+            if not isinstance(value, list | tuple):
+                raise fail(f"the pack '{name}' takes a list of sizes", item.span)
+            return [int(v) for v in value]
+        case s.Name(name):
+            return [_integer(_named(name, item, sizes, frame), item)]
+    inner = frame.scope.inner()
+    for each in s.walk(item):
+        if isinstance(each, s.Name) and frame.scope.find(each.id) is MISSING:
+            inner.names[each.id] = _named(each.id, each, sizes, frame)
+    return [_integer(evaluate(item, Frame(inner, frame.builder)), item)]
+
+
+def _named(name: str, node: s.Expr, sizes: Sizes, frame: Frame) -> object:
+    """A dimension by name: a name in scope, else a size that was given."""
+    value = frame.scope.find(name)
+    if isinstance(value, int | list | tuple) and not isinstance(value, bool):
+        return value
+    value = sizes.get(name)
+    if value is MISSING:
+        raise fail(f"the size of the dimension '{name}' is not known", node.span,
+                   help=nearest(name, sizes.given) or f"give it: {name}=...")
+    return value
+
+
+def _integer(value: object, node: s.Expr) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise fail("a dimension is an integer of at least 0", node.span)
+    return value
+
+
+def bound_names(function: Function, types: Mapping[str, TensorType]) -> dict[str, object]:
+    """The dimensions that arguments of these types bind: names standing alone, and packs."""
+    found: dict[str, object] = {}
+    for param in function.definition.params:
+        type_, _ = without_layout(param.type)
+        if param.name not in types or not isinstance(type_, s.Index):
+            continue
+        shape = types[param.name].shape
+        packs = sum(isinstance(item, s.Star) for item in type_.items)
+        start = 0
+        for item in type_.items:
+            length = len(shape) - len(type_.items) + 1 if isinstance(item, s.Star) else 1
+            if packs > 1:
+                break
+            part = shape[start:start + length]
+            start += length
+            if isinstance(item, s.Name) and part:
+                found.setdefault(item.id, part[0])
+            elif isinstance(item, s.Star) and isinstance(item.value, s.Name):
+                found.setdefault(item.value.id, list(part))
+    return found

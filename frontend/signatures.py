@@ -1,0 +1,456 @@
+"""Calls against signatures: arguments find their parameters, dimensions and dtypes are bound.
+
+In the type of a parameter a name in scope is that integer; an unknown capitalised name standing
+alone binds a dimension or must equal its earlier binding; a pack `*I` binds the sizes of any number
+of dimensions. Everything else is an expression, checked once all names are bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.frontend import syntax as s
+from anabranch.frontend.evaluate import Frame, evaluate
+from anabranch.frontend.expressions import fitting
+from anabranch.frontend.values import (
+    FULL,
+    MISSING,
+    WEAK,
+    Dtype,
+    Element,
+    Function,
+    Generic,
+    Instance,
+    Key,
+    Kind,
+    Model,
+    Scope,
+    State,
+    Tensor,
+    describe,
+    weak,
+)
+from anabranch.ir.diagnostics import Note, Span, fail, nearest
+from anabranch.ir.expr import integer
+from anabranch.ir.sbp import Layout
+from anabranch.ir.types import category, tensor
+
+CATEGORIES = {"Float": "float", "Int": "int"}
+Definition = s.OpDef | s.FuncDef | s.ModelDef
+
+
+@dataclass(slots=True)
+class Binding:
+    """What a call has bound so far: the parameters and dimensions by name, and generic dtypes.
+
+    `frame` is where types and defaults are evaluated: the scope of the definition, with the
+    parameters in it. `owner` is the name of the definition in messages.
+    """
+
+    owner: str
+    frame: Frame
+    names: dict[str, object]
+    dtypes: dict[str, str] = field(default_factory=dict)
+    first: dict[str, Note] = field(default_factory=dict)
+    later: list[tuple[s.Expr, int, str, Span]] = field(default_factory=list)
+
+    @property
+    def outer(self) -> Scope:
+        """The scope of the definition, without what this call binds: heads of types stand there,
+        so that a dimension may be called T."""
+        outer = self.frame.scope.outer
+        assert outer is not None, "a frame of a call is inside the scope of the definition"
+        return outer
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A value on its way to a parameter, and where it was written."""
+
+    value: object
+    span: Span
+
+
+def matched(
+    params: Sequence[s.Param], args: Sequence[Argument], keywords: Mapping[str, Argument],
+    owner: str, span: Span, *, keys: frozenset[str] = frozenset(),
+) -> dict[str, Argument]:
+    """Arguments by parameter name. Those in `keys` may be left out, also between others."""
+    found = _by_place(params, args, owner, keys)
+    for name, argument in keywords.items():
+        if name not in {p.name for p in params}:
+            raise fail(f"'{owner}' has no parameter '{name}'", argument.span,
+                       help=nearest(name, [p.name for p in params])
+                       or f"it is {_header(owner, params)}")
+        if name in found:
+            raise fail(f"'{owner}' is given '{name}' twice", argument.span)
+        found[name] = argument
+    missing = [p.name for p in params
+               if p.default is None and p.name not in found and p.name not in keys]
+    if missing:
+        raise fail(f"'{owner}' is called without {' and '.join(map(repr, missing))}", span,
+                   help=f"it is {_header(owner, params)}")
+    return found
+
+
+def _by_place(
+    params: Sequence[s.Param], args: Sequence[Argument], owner: str, keys: frozenset[str]
+) -> dict[str, Argument]:
+    found: dict[str, Argument] = {}
+    waiting = list(params)
+    for argument in args:
+        while waiting and waiting[0].name in keys and not _is_key(argument.value):
+            del waiting[0]
+        if not waiting:
+            raise fail(f"'{owner}' takes {len(params)} arguments, and here are {len(args)}",
+                       argument.span, help=f"it is {_header(owner, params)}")
+        found[waiting.pop(0).name] = argument
+    return found
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, Key) or (
+        isinstance(value, Tensor) and value.type is tensor("i64", ()))
+
+
+def _header(owner: str, params: Sequence[s.Param]) -> str:
+    shown = [p.name if p.default is None else f"{p.name}=..." for p in params]
+    return f"{owner}({', '.join(shown)})"
+
+
+def kind_of(param: s.Param, scope: Scope) -> str:
+    """`Key`, `Shape`, `int`, ... for a parameter of such a type; an empty string for others."""
+    if isinstance(param.type, s.Name):
+        found = scope.find(param.type.id)
+        if isinstance(found, Kind):
+            return found.name
+    return ""
+
+
+def bind(
+    definition: Definition, given: Mapping[str, Argument], binding: Binding, span: Span
+) -> None:
+    """Bind all parameters, in order: values, dimensions, dtypes; then check what was put off."""
+    for param in definition.params:
+        if param.name in given:
+            argument = given[param.name]
+        elif param.default is not None:
+            argument = Argument(evaluate(param.default, binding.frame), param.span)
+            if argument.value is None:
+                binding.names[param.name] = None
+                continue
+        else:
+            continue  # the caller supplies it
+        binding.names[param.name] = _accepted(param, argument, binding)
+    _check_later(binding)
+    for name, dtype in binding.dtypes.items():
+        binding.names.setdefault(name, Dtype(dtype))
+
+
+def _accepted(param: s.Param, argument: Argument, binding: Binding) -> object:
+    """The value of a parameter, checked against its type."""
+    type_, layout = without_layout(param.type)
+    value = argument.value
+    if type_ is None or (value is None and isinstance(param.default, s.Constant)):
+        return value
+    what = f"'{param.name}' of '{binding.owner}'"
+    match type_:
+        case s.Index(s.Name(head), items) if is_dtype(head, binding.outer):
+            x = _as_tensor(value, what, argument.span)
+            _bind_dtype(head, x, what, argument.span, binding)
+            _bind_shape(items, x, what, argument.span, type_.span, binding)
+            if isinstance(value, State):
+                return value
+            return pinned(x, layout, binding)
+        case s.Name(head) if is_dtype(head, binding.outer):
+            return _scalar(head, value, what, argument.span, binding)
+        case s.List((inner,)):
+            return _list(inner, param, argument, binding)
+        case s.Name(head):
+            return _compile_time(head, value, what, argument.span, type_.span, binding)
+    raise fail("this is not a type", type_.span,
+               help="a type is f32[N, 4], T[*I], int, float, bool, str, Key, Shape or [int]")
+
+
+def without_layout(type_: s.Expr | None) -> tuple[s.Expr | None, s.Layout | None]:
+    """A type and the layout that is pinned to it."""
+    match type_:
+        case s.Binary("@", inner, s.Layout() as layout):
+            return inner, layout
+    return type_, None
+
+
+def is_dtype(name: str, scope: Scope) -> bool:
+    return isinstance(scope.find(name), Dtype | Generic)
+
+
+def pinned(x: Tensor, layout: s.Layout | None, binding: Binding) -> Tensor:
+    """`x` in the layout of its type, if that has one."""
+    if layout is None:
+        return x
+    found = evaluate(layout, binding.frame)
+    assert isinstance(found, Layout)
+    return binding.frame.builder.pin(x, fitting(found, x.rank, layout.span))
+
+
+def _as_tensor(value: object, what: str, span: Span) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, bool | int | float):
+        return Tensor((), weak(value))
+    if isinstance(value, State):  # given to a model: only its type is known
+        return Tensor(value.type.shape, Element(integer(0), value.type.dtype, FULL))
+    if isinstance(value, Element):
+        raise fail(f"{what} is a whole tensor, and this is one element of one", span,
+                   help="call it on whole tensors in a statement of its own: y = f(x)")
+    raise fail(f"{what} is a tensor, not {describe(value)}", span)
+
+
+# ---- Dtypes
+
+
+def _bind_dtype(head: str, x: Tensor, what: str, span: Span, binding: Binding) -> None:
+    found = binding.outer.find(head)
+    if isinstance(found, Dtype):
+        if x.element.level != WEAK and x.dtype != found.name:
+            raise fail(f"{what} has dtype {found.name}, and this is {describe(x)}", span,
+                       help=f"cast it: {found.name}(...)")
+        return
+    if head in CATEGORIES:
+        wanted = CATEGORIES[head]
+        if category(x.dtype) != wanted and not (x.element.level == WEAK and wanted == "float"):
+            raise fail(f"{what} has a{'n' if wanted == 'int' else ''} {wanted} dtype, and this is "
+                       f"{describe(x)}", span,
+                       help="cast it: f32(...)" if wanted == "float" else "cast it: i64(...)")
+        return
+    if x.element.level == WEAK:
+        return
+    if binding.dtypes.setdefault(head, x.dtype) != x.dtype:
+        raise fail(f"{what} has dtype {head}, which is {binding.dtypes[head]} in this call, and "
+                   f"this is {describe(x)}", span, binding.first[head],
+                   help=f"cast one of them: {binding.dtypes[head]}(...)")
+    binding.first.setdefault(head, Note(f"{head} is {x.dtype} because of {what}", span))
+
+
+def _scalar(head: str, value: object, what: str, span: Span, binding: Binding) -> object:
+    """The argument of a scalar op: a number, an element, or a tensor that is broadcast."""
+    if isinstance(value, bool | int | float):
+        if head == "bool" and not isinstance(value, bool):
+            raise fail(f"{what} is True or False, not {describe(value)}", span)
+        return value
+    if isinstance(value, Element):
+        _bind_dtype(head, Tensor((), value), what, span, binding)
+        return value
+    _bind_dtype(head, _as_tensor(value, what, span), what, span, binding)
+    return value
+
+
+# ---- Dimensions
+
+
+def _bind_shape(
+    items: Sequence[s.Expr], x: Tensor, what: str, span: Span, type_span: Span, binding: Binding
+) -> None:
+    groups = _aligned(items, x, what, span, type_span, binding)
+    for item, sizes in groups:
+        match item:
+            case s.Star(s.Name(name)):
+                _bind_pack(name, item, sizes, what, span, binding)
+            case s.Star():
+                pass  # a spread list, whose length was checked; compared below
+            case s.Name(name) if not _is_number(name, binding) and name[0].isupper():
+                _bind_name(name, sizes[0], what, span, binding)
+            case _:
+                binding.later.append((item, sizes[0], what, span))
+
+
+def _aligned(
+    items: Sequence[s.Expr], x: Tensor, what: str, span: Span, type_span: Span, binding: Binding
+) -> list[tuple[s.Expr, tuple[int, ...]]]:
+    """Each dimension of a type with the sizes it stands for; one pack may be of any length."""
+    lengths = [_pack_length(item, binding) for item in items]
+    free = x.rank - sum(n for n in lengths if n is not None)
+    unknown = lengths.count(None)
+    if unknown > 1:
+        raise fail("two packs in one type: their lengths cannot be told apart", type_span)
+    if free < 0 or (not unknown and free):
+        raise fail(f"{what} has {len(items)} dimensions, and this is {describe(x)}", span,
+                   Note("its type is declared here", type_span))
+    groups, start = [], 0
+    for item, length in zip(items, lengths, strict=True):
+        stop = start + (free if length is None else length)
+        groups.append((item, x.shape[start:stop]))
+        start = stop
+    return groups
+
+
+def _pack_length(item: s.Expr, binding: Binding) -> int | None:
+    if not isinstance(item, s.Star):
+        return 1
+    if isinstance(item.value, s.Name):
+        bound = binding.names.get(item.value.id, binding.frame.scope.find(item.value.id))
+        return len(bound) if isinstance(bound, list | tuple) else None
+    value = evaluate(item.value, binding.frame)
+    return len(value) if isinstance(value, list | tuple) else 1
+
+
+def _is_number(name: str, binding: Binding) -> bool:
+    """Whether a name is an integer in scope (a dimension bound in this call is not)."""
+    if name in binding.first:
+        return False
+    return isinstance(binding.frame.scope.find(name), int)
+
+
+def _bind_name(name: str, size: int, what: str, span: Span, binding: Binding) -> None:
+    bound = binding.names.setdefault(name, size)
+    if bound != size:
+        raise fail(f"{name} is {bound} in this call, and {size} in {what}", span,
+                   binding.first[name])
+    binding.first.setdefault(name, Note(f"{name} is {size} because of {what}", span))
+
+
+def _bind_pack(
+    name: str, item: s.Star, sizes: tuple[int, ...], what: str, span: Span, binding: Binding
+) -> None:
+    bound = binding.names.get(name, binding.frame.scope.find(name))
+    if bound is MISSING:
+        bound = binding.names[name] = list(sizes)
+        binding.first[name] = Note(f"*{name} is {list(sizes)} because of {what}", span)
+    if not isinstance(bound, list | tuple):
+        raise fail(f"'{name}' is {describe(bound)}, not a list of sizes", item.span)
+    if list(bound) != list(sizes):
+        notes = [binding.first[name]] if name in binding.first else []
+        raise fail(f"*{name} is {list(bound)} in this call, and {list(sizes)} in {what}", span,
+                   *notes)
+
+
+def _check_later(binding: Binding) -> None:
+    """Compare the dimensions that are expressions."""
+    for item, size, what, span in binding.later:
+        value = dimension(item, binding)
+        if value != size:
+            raise fail(f"a dimension of {what} is {value}, and here it has size {size}", span,
+                       Note("it is declared here", item.span))
+    binding.later.clear()
+
+
+def dimension(item: s.Expr, binding: Binding) -> int:
+    """The value of a dimension in a type."""
+    for each in s.walk(item):
+        if isinstance(each, s.Name) and binding.frame.scope.find(each.id) is MISSING:
+            bound = [n for n in binding.names if n not in ("T", "U")]
+            raise fail(f"the dimension '{each.id}' is not bound", each.span,
+                       help=nearest(each.id, bound)
+                       or "a capitalised name standing alone in the type of a parameter binds one")
+    value = evaluate(item, binding.frame)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise fail(f"a dimension is an integer of at least 0, not {describe(value)}", item.span)
+    return value
+
+
+# ---- Compile-time values
+
+
+def _list(inner: s.Expr, param: s.Param, argument: Argument, binding: Binding) -> object:
+    what = f"'{param.name}' of '{binding.owner}'"
+    if not isinstance(argument.value, list | tuple):
+        raise fail(f"{what} is a list, not {describe(argument.value)}", argument.span)
+    one = s.Param(param.name, inner, None, span=param.span)
+    return [_accepted(one, Argument(v, argument.span), binding) for v in argument.value]
+
+
+def _compile_time(
+    head: str, value: object, what: str, span: Span, type_span: Span, binding: Binding
+) -> object:
+    kind = binding.outer.find(head)
+    if isinstance(kind, Model):
+        if isinstance(value, Instance) and value.model.definition is kind.definition:
+            return value
+        raise fail(f"{what} is a model {head}, not {describe(value)}", span)
+    if not isinstance(kind, Kind):
+        raise fail(f"'{head}' is not a type", type_span,
+                   help=nearest(head, binding.frame.scope.visible()))
+    if kind.name == "Shape":
+        return _shape(value, what, span)
+    if kind.name == "Key":
+        return key(value, what, span)
+    if kind.name == "float" and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind.name]
+    if not isinstance(value, wanted) or (kind.name == "int" and isinstance(value, bool)):
+        raise fail(f"{what} is {_article(kind.name)}, not {describe(value)}", span)
+    return value
+
+
+def _article(kind: str) -> str:
+    names = {"int": "an integer", "float": "a number", "bool": "True or False", "str": "a text"}
+    return f"{names[kind]} known when compiling"
+
+
+def _shape(value: object, what: str, span: Span) -> object:
+    if isinstance(value, list | tuple) and all(
+        isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in value
+    ):
+        return list(value)
+    raise fail(f"{what} is a shape: a list of integers, not {describe(value)}", span)
+
+
+def key(value: object, what: str, span: Span) -> Key:
+    if isinstance(value, Key):
+        return value
+    if isinstance(value, Tensor) and value.type is tensor("i64", ()):
+        return Key("", value)
+    raise fail(f"{what} is a key: leave it out, or pass a 0-d i64 tensor; this is "
+               f"{describe(value)}", span)
+
+
+# ---- Results
+
+
+def declared_type(node: s.Expr, binding: Binding) -> tuple[str | None, tuple[int, ...]] | None:
+    """The dtype (None where generic and unbound) and shape of a declared result; None if it is
+    scalar."""
+    type_, _ = without_layout(node)
+    match type_:
+        case s.Index(s.Name(head), items) if is_dtype(head, binding.outer):
+            shape: list[int] = []
+            for item in items:
+                shape += _sizes(item, binding)
+            return _dtype_name(head, binding), tuple(shape)
+        case s.Name(head) if is_dtype(head, binding.outer):
+            return None
+    raise fail("a result is a tensor type", node.span, help="as in T[*I, N], or f32[]")
+
+
+def _sizes(item: s.Expr, binding: Binding) -> list[int]:
+    if isinstance(item, s.Star):
+        value = evaluate(item.value, binding.frame) if not isinstance(
+            item.value, s.Name) else binding.frame.scope.find(item.value.id)
+        if not isinstance(value, list | tuple):
+            name = item.value.id if isinstance(item.value, s.Name) else "this"
+            raise fail(f"the pack '{name}' is not bound", item.span,
+                       help="a pack in the type of a parameter binds it: x: T[*I]")
+        return [int(v) for v in value]
+    return [dimension(item, binding)]
+
+
+def _dtype_name(head: str, binding: Binding) -> str | None:
+    found = binding.outer.find(head)
+    if isinstance(found, Dtype):
+        return found.name
+    return binding.dtypes.get(head)
+
+
+def scalar_signature(function: Function) -> bool:
+    """Whether an op works per element: no parameter or result has dimensions."""
+    definition = function.definition
+    if not isinstance(definition, s.OpDef):
+        return False
+    types = [p.type for p in definition.params] + list(definition.results)
+    return any(_is_scalar(t, function.scope) for t in definition.results) and not any(
+        isinstance(without_layout(t)[0], s.Index) for t in types)
+
+
+def _is_scalar(type_: s.Expr, scope: Scope) -> bool:
+    return isinstance(type_, s.Name) and is_dtype(type_.id, scope)
