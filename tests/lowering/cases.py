@@ -104,6 +104,7 @@ CASES = {
     "mask": "(%x: f32[5, 5]) f32[5, 5] = [i, j] where(i == j, 0.0, %x[i, j])",
     "clamp": "(%x: f32[5]) f32[5] = [i] min(max(%x[i], -1.0), 1.0)",
     "negated exponential": "(%x: f32[5]) f32[5] = [i] 1.0 - exp(-%x[i])",
+    "logarithm": "(%x: f32[5]) f32[5] = [i] log(%x[i])",
     "logic": "(%x: bool[5], %y: bool[5]) bool[5] = [i] %x[i] and %y[i]",
     "conversion from bf16": "(%x: bf16[5]) f32[5] = [i] f32(%x[i])",
     "sum in bf16": "(%x: bf16[5], %y: bf16[5]) bf16[5] = [i] %x[i] + %y[i] * 0.5:bf16",

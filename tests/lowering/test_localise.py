@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
 import pytest
 
-from anabranch.ir.core import Module
+from anabranch.ir.core import Module, Value
+from anabranch.ir.diagnostics import CompilerBug
+from anabranch.ir.expr import Expr, Origin, transform
+from anabranch.ir.index import scatter_places
 from anabranch.ir.mesh import Mesh
+from anabranch.ir.ops import Compute
 from anabranch.ir.parser import parse_module
+from anabranch.ir.printer import print_module, print_op
 from anabranch.ir.reference import evaluate
+from anabranch.ir.sbp import B, P, S, Sbp, layout_on
 from anabranch.ir.verifier import verify
 from anabranch.lowering.boxing import lower_boxes
+from anabranch.lowering.local_compute import local_compute, local_type
 from anabranch.lowering.localise import localise
+from anabranch.lowering.signatures import options, signatures
 from anabranch.lowering.simulate_ranks import simulate
-from tests.lowering.cases import data
+from tests.lowering.cases import CASES, compute, data, function
 from tests.lowering.random_plans import plan_at_random
 
 CLASSIFIER = """
@@ -96,3 +105,101 @@ def test_any_legal_plan_gives_what_one_device_gives(program: str, mesh: Mesh, dr
     close = 3e-2 if program == "short floats" else 1e-4
     for actual, wanted in zip(simulate(boxed, "f", args), expected, strict=True):
         np.testing.assert_allclose(actual, wanted, close, close)
+
+
+def test_the_logical_module_stays_as_it_is() -> None:
+    boxed = lower_boxes(plan_at_random(parsed("classifier"), Mesh.of(data=2), rng(0)))
+    before = print_module(boxed)
+    for rank in range(2):
+        localise(boxed, rank)
+    assert print_module(boxed) == before
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_ranks_have_one_text(case: str) -> None:
+    """Ranks differ in extents and origins, which kernels take as arguments."""
+    op, mesh = compute(case), Mesh.of(data=3, model=2)
+    every = options(op, mesh, small=True)
+    for i in rng(1).permutation(len(every))[:10]:
+        layouts, result = every[i]
+        operands = [Value(v.type.with_layout(layout), v.name)
+                    for v, layout in zip(op.operands, layouts, strict=True)]
+        laid = Compute(operands, op.result.type.dtype, op.ranges, op.dims, op.body,
+                       reduce=op.reduce, reduced=op.reduced, guard=op.guard, layout=result)
+        texts = set()
+        for place in mesh.positions():
+            local = [Value(local_type(v.type, mesh, place)) for v in operands]
+            part = local_compute(laid, local, mesh, place)
+            texts.add((without_origins(part.body), part.guard and without_origins(part.guard)))
+        assert len(texts) == 1
+
+
+def without_origins(expr: Expr) -> Expr:
+    return transform(expr, lambda e: Origin(0) if isinstance(e, Origin) else None)
+
+
+def test_origins_cancel_where_variable_and_shard_are_one_cut() -> None:
+    mesh = Mesh.of(data=2)
+    local = part_of("matmul", [S(0), B], S(0), mesh, 1)
+    assert print_op(local).count("origin") == 0
+    local = part_of("max pool", [B], S(2), mesh, 1)
+    assert "h * 2 + i + origin(4)" in print_op(local)
+
+
+def test_a_split_table_reads_its_own_rows_and_zero_elsewhere() -> None:
+    local = part_of("embedding", [B, S(0)], P(), Mesh.of(data=2), 1)
+    assert "[check(%ids7[i], 7) - origin(4), d, pad=0.0]" in print_op(local)
+
+
+def test_a_split_scatter_keeps_its_guard() -> None:
+    local = part_of("scatter", [B, B], S(0), Mesh.of(data=2), 1)
+    assert "if %ids7[n] - origin(4) == v" in print_op(local)
+    assert set(scatter_places(local)[0]) == {"v"}
+
+
+def test_partial_sums_of_short_floats_are_held_in_f32() -> None:
+    local = part_of("matmul of bf16", [S(1), S(0)], P(), Mesh.of(data=2), 0)
+    assert local.result.type.dtype == "f32"
+    local = part_of("sum in bf16", [P(), P()], P(), Mesh.of(data=2), 0)
+    assert {v.type.dtype for v in (*local.operands, local.result)} == {"f32"}
+    assert "bf16" not in print_op(local)
+
+
+def part_of(case: str, entries: list[Sbp], result: Sbp, mesh: Mesh, rank: int) -> Compute:
+    """What a rank does of a case; entries are given in the order of the arguments."""
+    written = function(case)
+    by_name = dict(zip((v.name for v in written.body.args), entries, strict=True))
+    op = written.body.first
+    for v in op.operands:
+        v.type = v.type.with_layout(layout_on(mesh, [by_name[v.name]]))
+    op.result.type = op.result.type.with_layout(layout_on(mesh, [result]))
+    local = [Value(local_type(v.type, mesh, (rank,)), v.name) for v in op.operands]
+    return local_compute(op, local, mesh, (rank,))
+
+
+def test_layouts_without_a_signature_are_a_bug() -> None:
+    with pytest.raises(CompilerBug, match="no signature"):
+        part_of("matmul", [P(), P()], P(), Mesh.of(data=2), 0)
+
+
+def test_three_thousand_ops_are_localised_in_time() -> None:
+    boxed = lower_boxes(plan_at_random(parsed("attention"), Mesh.of(data=2, model=2), rng(2)))
+    function = boxed.functions["f"]
+    count = sum(1 for _ in function.body)
+    boxed.functions = {f"f{i}": function for i in range(3000 // count + 1)}
+    assert len(boxed.functions) * count >= 3000
+    start = time.process_time()
+    localise(boxed, 1)
+    assert time.process_time() - start < 1.5
+
+
+def test_three_thousand_ops_have_their_signatures_in_time() -> None:
+    ops = [op for op in parsed("classifier").functions["f"].body if isinstance(op, Compute)]
+    start = time.process_time()
+    for i in range(3000):
+        assert signatures(ops[i % len(ops)], 2)
+    assert time.process_time() - start < 1.5
+
+
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)

@@ -9,17 +9,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from anabranch.ir.core import Value
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute
 from anabranch.ir.reference import evaluate_op
 from anabranch.ir.sbp import Layout, layout_on
-from anabranch.ir.types import is_float
 from anabranch.lowering.local_compute import held, local_compute, local_type
 from anabranch.lowering.signatures import legal, options, signatures
 from anabranch.lowering.simulate_ranks import Array, gather, scatter
 from tests.lowering.cases import CASES, compute, data
+from tests.lowering.random_computes import computes
 
 MESHES = [
     Mesh.of(data=2, model=2), Mesh.of(data=3, model=2), Mesh.of(micro=2, data=3),
@@ -29,7 +31,7 @@ MESHES = [
 
 def distributed(
     op: Compute, operands: Sequence[Array], layouts: Sequence[Layout], result: Layout, mesh: Mesh,
-    random: np.random.Generator,
+    random: np.random.Generator, *, double: bool = False,
 ) -> Array:
     """The result of `op` computed in parts."""
     laid = [Value(v.type.with_layout(layout), v.name)
@@ -45,9 +47,8 @@ def distributed(
         part = local_compute(whole, local, mesh, start)
         given = [p[place] for p in parts]
         assert [x.shape for x in given] == [v.type.shape for v in local]
-        (results[place],) = evaluate_op(part, given, micro=micro)
-    total = gather(results, whole.result.type, mesh)
-    return total.astype(np.float32) if is_float(op.result.type.dtype) else total
+        (results[place],) = evaluate_op(part, given, micro=micro, double=double)
+    return gather(results, whole.result.type, mesh)
 
 
 def tolerance(op: Compute) -> float:
@@ -57,11 +58,11 @@ def tolerance(op: Compute) -> float:
 
 def agrees(
     op: Compute, layouts: Sequence[Layout], result: Layout, mesh: Mesh,
-    random: np.random.Generator,
+    random: np.random.Generator, *, double: bool = False,
 ) -> bool:
     given = [data(v.name, v.type, random) for v in op.operands]
-    (expected,) = evaluate_op(op, given)
-    actual = distributed(op, given, layouts, result, mesh, random)
+    (expected,) = evaluate_op(op, given, double=double)
+    actual = distributed(op, given, layouts, result, mesh, random, double=double)
     assert actual.shape == expected.shape
     close = tolerance(op)
     return np.allclose(actual, expected, rtol=close, atol=close, equal_nan=True)
@@ -87,3 +88,26 @@ def test_signatures_of_several_axes_are_right_together(case: str, mesh: Mesh) ->
     for layouts, result in some:
         assert agrees(op, layouts, result, mesh, random), f"{[*map(str, layouts)]} -> {result}"
         assert legal(op, layouts, result, mesh) is not None
+
+
+@given(computes(), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+def test_signatures_of_random_computes_are_right(op: Compute, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for parts in (2, 3):
+        mesh = Mesh.of(data=parts)
+        for signature in signatures(op, parts):
+            layouts = [layout_on(mesh, [entry]) for entry in signature.operands]
+            result = layout_on(mesh, [signature.result])
+            assert agrees(op, layouts, result, mesh, random, double=True), str(signature)
+
+
+@given(computes(), st.sampled_from(MESHES), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+def test_options_of_random_computes_are_right(op: Compute, mesh: Mesh, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    every = options(op, mesh, small=True)
+    for i in random.permutation(len(every))[:6]:
+        layouts, result = every[i]
+        text = f"{[*map(str, layouts)]} -> {result}"
+        assert agrees(op, layouts, result, mesh, random, double=True), text
