@@ -53,10 +53,11 @@ from anabranch.ir.expr import (
 from anabranch.ir.index import interval
 from anabranch.ir.launch import IntArg
 from anabranch.ir.linear import Linear, linear, place, strides
-from anabranch.ir.scalar import flops
+from anabranch.ir.scalar import PRIMITIVES, flops
 from anabranch.ir.space import Clause, Space
 from anabranch.ir.types import accumulator, itemsize
 
+SOME_WORK = 4  # operations of a call that is worth a name of its own outside of a loop
 EXPENSIVE = 12  # operations from which on keeping a value beats computing it again
 RESERVED = {
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else",
@@ -342,8 +343,24 @@ class Builder:
             case Call("stop" | "stop_grad", args):
                 return self.lower(args[0], at, mask)
             case Call(fn, args):
-                return Call(fn, tuple(self.lower(a, at, mask) for a in args))
+                return self._hoisted(Call(fn, tuple(self.lower(a, at, mask) for a in args)))
         raise CompilerBug(f"not an expression: {expr!r}")
+
+    def _hoisted(self, value: Call) -> Expr:
+        """What does not depend on a loop and is some work is done before it; dividing many elements
+        by one number is multiplying by its reciprocal."""
+        if self.inner is None or dtype_of(value) not in ("f32", "f64"):
+            return value
+        if not names(value) & self.inner_names:
+            return self._once(value) if PRIMITIVES[value.fn].flops >= SOME_WORK else value
+        top, bottom = value.args[0], value.args[-1]
+        if value.fn == "div" and names(bottom) and not names(bottom) & self.inner_names:
+            return mul(top, self._once(Call("div", (Const(1.0, dtype_of(bottom)), bottom))))
+        return value
+
+    def _once(self, value: Expr) -> Expr:
+        known = self._known(value)
+        return self._remember(value, self.let("t", value)) if known is None else known
 
     def _where(self, condition: Expr, yes: Expr, no: Expr, at: int, mask: Expr | None) -> Expr:
         chosen = self.lower(condition, at, mask)

@@ -15,6 +15,7 @@ every sum is fixed by the text and the compiler's vector width, never by threads
 from __future__ import annotations
 
 import hashlib
+import re
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -62,7 +63,7 @@ def kernel_text(kernel: Kernel) -> KernelText:
     """The kernel as C; the symbol ends in the digest of the text, so equal names are equal code."""
     draft = source(replace(kernel, name="NAME"))
     digest = hashlib.sha256(draft.encode()).hexdigest()
-    symbol = f"{kernel.name}_{digest[:10]}"
+    symbol = f"{re.sub(r'[^A-Za-z0-9_]', '_', kernel.name)}_{digest[:10]}"
     return KernelText("c", symbol, draft.replace("void NAME(", f"void {symbol}(", 1), digest)
 
 

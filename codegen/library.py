@@ -5,6 +5,7 @@ from __future__ import annotations
 from anabranch.ir.contraction import Product, factors, matrix_product, multiplications
 from anabranch.ir.launch import IntArg, KernelText, LaunchSpec, Pointer
 from anabranch.ir.space import Clause
+from anabranch.ir.types import itemsize
 
 BATCH_DIMENSIONS = 4
 
@@ -21,9 +22,11 @@ def library_launch(c: Clause) -> LaunchSpec | None:
     first, second = (read.operand for read in found[:2])
     if product.swapped:
         first, second = second, first
+    size = itemsize(c.result.type.dtype)
     symbol = f"ab_gemm_{c.result.type.dtype}"
     text = KernelText("library", symbol, "", symbol)
-    pointers = (Pointer("operand", first), Pointer("operand", second), Pointer("result", 0))
+    pointers = (Pointer("operand", first, product.offset_a * size),
+                Pointer("operand", second, product.offset_b * size), Pointer("result", 0))
     nbytes = sum(v.type.nbytes for v in {*c.operands, c.result})
     return LaunchSpec(text, pointers, _integers(product), (product.scale, 0.0), -1,
                       flops=2 * multiplications(c), bytes=nbytes)

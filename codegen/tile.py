@@ -17,6 +17,7 @@ A comparison of the lane with something known per row cuts the loop in two inste
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -185,8 +186,9 @@ def _combine(c: Clause, partial: Value | None, part: str, extents: dict[str, int
 
 def stem(space: Space) -> str:
     """A short name from the last results."""
-    names = [c.result.name for c in space.clauses if c.result.name]
-    return "_".join(dict.fromkeys(names[-2:])) or "kernel"
+    names = [re.sub(r"\W", "_", c.result.name.rsplit(".", 1)[-1]) for c in space.clauses]
+    words = [name for name in names if name and not name.isdigit()]
+    return "_".join(dict.fromkeys(words[-2:])) or "kernel"
 
 
 def about(clauses: Sequence[Clause]) -> tuple[str, ...]:

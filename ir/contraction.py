@@ -22,7 +22,7 @@ BATCH = 4  # batch dimensions that the library kernel takes
 class Product:
     """C[m, n] = scale * sum over k of A[m, k] * B[k, n], row-major, over up to four batch axes.
 
-    `swapped`: A is the second factor. `batch` has (extent, stride in A, in B, in C) each.
+    `swapped`: A is the second factor. Offsets are in elements, where A and B begin. `batch` has (extent, stride in A, in B, in C) each.
     """
 
     m: int
@@ -36,6 +36,8 @@ class Product:
     batch: tuple[tuple[int, int, int, int], ...]
     scale: float
     swapped: bool
+    offset_a: int
+    offset_b: int
 
 
 def factors(c: Clause) -> tuple[Read, Read, float] | None:
@@ -91,7 +93,7 @@ def matrix_product(c: Clause) -> Product | None:
         return None
     left, right, scale = found
     forms = [place(r.subscripts, c.operands[r.operand].type.shape) for r in (left, right)]
-    if any(form.atoms or form.constant for form in forms):
+    if any(form.atoms for form in forms):
         return None
     home = dict(zip(c.result_vars, strides([c.extents[v] for v in c.result_vars]), strict=True))
     return _arranged(c, forms, home, scale, False) or _arranged(c, forms[::-1], home, scale, True)
@@ -112,7 +114,8 @@ def _arranged(
     merged = {kind: _merge(runs) for kind, runs in groups.items()}
     if len(merged["k"]) > 1:
         return None
-    return _fitted(merged, scale, swapped)
+    product = _fitted(merged, scale, swapped)
+    return product and replace(product, offset_a=a.constant, offset_b=b.constant)
 
 
 def _merge(runs: list[_Run]) -> list[_Run]:
@@ -143,7 +146,7 @@ def _fitted(groups: dict[str, list[_Run]], scale: float, swapped: bool) -> Produ
                 batch = tuple((r.extent, r.a, r.b, r.c) for r in rest)
                 (ta, lda), (tb, ldb), ldc = sides
                 return Product(row.extent, column.extent, inner.extent, lda, ldb, ldc, ta, tb,
-                               batch, scale, swapped)
+                               batch, scale, swapped, 0, 0)
     return None
 
 

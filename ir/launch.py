@@ -29,10 +29,12 @@ class IntArg:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """`kind` is operand or result (with its number), or scratch (with a byte offset)."""
+    """`kind` is operand or result (with its number), or scratch (with a byte offset). `offset` is
+    in bytes, from where the operand or result begins."""
 
     kind: str
     index: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,7 +350,7 @@ class _Launches:
         arguments = [
             p.Arg("scratch", private + pointer.index) if pointer.kind == "scratch"
             else self._address((operands if pointer.kind == "operand" else results)[pointer.index],
-                               where)
+                               where, pointer.offset)
             for pointer in spec.pointers
         ]
         arguments += [p.Arg("int", i.base, i.step) for i in spec.ints]
@@ -360,12 +360,12 @@ class _Launches:
                         tile_scratch=spec.tile_scratch, flops=spec.flops, bytes=spec.bytes,
                         loc=tables.loc(op.loc))
 
-    def _address(self, value: Value, where: dict[Value, int]) -> p.Arg:
+    def _address(self, value: Value, where: dict[Value, int], offset: int) -> p.Arg:
         if value in self.cells:
-            return p.Arg("scratch", 64 * self.cells[value])
+            return p.Arg("scratch", 64 * self.cells[value] + offset)
         if value in self.rank.registers:
-            return p.Arg("reg", self.rank.registers[value].id)
-        return p.Arg("scratch", where[value])
+            return p.Arg("reg", self.rank.registers[value].id, offset)
+        return p.Arg("scratch", where[value] + offset)
 
 
 # ---- states in place ---------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class Call:
 def _address(pointer: Pointer, buffers: dict[Any, Guarded], scratch: Guarded) -> int:
     if pointer.kind == "scratch":
         return scratch.address + pointer.index
-    return buffers[pointer.kind, pointer.index].address
+    return buffers[pointer.kind, pointer.index].address + pointer.offset
 
 
 def run_calls(calls: Sequence[Call]) -> Status:
