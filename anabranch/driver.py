@@ -1,0 +1,162 @@
+"""The one module that sees every layer: from a program to a Plan, with everything in between.
+
+`compile_training` and `compile_function` give a `Compiled`: the Plan, and the times of the passes.
+`lower` stops anywhere on the way, for `dump`. Plans are cached by what they are made of: the
+program, the settings, the mesh, the machine and the compiler itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from anabranch import codegen
+from anabranch.frontend.program import Training
+from anabranch.ir import passes
+from anabranch.ir.core import Function, Module
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.ops import Return
+from anabranch.ir.plan import Plan
+from anabranch.ir.sbp import Layout
+from anabranch.lowering import pipeline
+from anabranch.lowering.machine import CPU2, Machine
+from anabranch.lowering.pipeline import Target
+from anabranch.lowering.schedule import schedule
+from anabranch.lowering.stages import assign_stages, follow
+from anabranch.lowering.tables import Prices, ProgramIR
+
+ORDER = ("train", "eval", "init", "next")  # the first that exists places the states
+RESULTS = {"train": ("loss",), "eval": ("loss",), "next": ("next",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to compile. `mesh` has the ranks; `micro` None takes the recipe's."""
+
+    mesh: Mesh = field(default_factory=Mesh)
+    micro: int | None = None
+    slots: int = 2
+    machine: Machine = CPU2
+    seed: int = 0
+    verify: bool = True
+    print_after: Collection[str] = ()
+    write: Callable[[str], object] | None = None
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A Plan and how it came about: seconds by pass, and the modules before they became local."""
+
+    plan: Plan
+    timings: dict[str, float]
+    boxed: dict[str, Module]
+
+
+def compile_training(training: Training, options: Options) -> Compiled:
+    """The Plan of a recipe: train, eval, init and, where the model has it, next."""
+    micro = training.micro if options.micro is None else options.micro
+    return _compile(training.module, options, micro)
+
+
+def compile_function(module: Module, options: Options) -> Compiled:
+    """The Plan of one function, whose states (if any) are filled by the caller."""
+    return _compile(module, options, 1)
+
+
+def _compile(module: Module, options: Options, micro: int) -> Compiled:
+    timings: dict[str, float] = {}
+    programs, boxed = [], {}
+    layouts: dict[str, Layout] = {}
+    for name, single in _separate(module, timings):
+        results = _result_names(single.functions[name])
+        mesh = options.mesh.with_micro(micro if name == "train" else 1)
+        target = Target(mesh, options.machine, layouts)
+        lowered = _run(pipeline.global_passes(target), single, options, timings)
+        boxed[name] = lowered
+        function = lowered.functions[name]
+        layouts = layouts or _state_layouts(function)
+        ranks = [_run(pipeline.local_passes(rank), lowered, options, timings)
+                 for rank in range(mesh.ranks)]
+        functions = tuple(m.functions[name] for m in ranks)
+        programs.append(ProgramIR(name, function, functions, mesh, results))
+    start = time.perf_counter()
+    plan = schedule(programs, codegen.launches, prices(options.machine, options.mesh),
+                    prelude=codegen.PRELUDE, slots=options.slots, seed=options.seed,
+                    profile=options.machine.name)
+    timings["schedule"] = time.perf_counter() - start
+    return Compiled(plan, timings, boxed)
+
+
+def _run(steps: Sequence[passes.Pass], module: Module, options: Options,
+         timings: dict[str, float]) -> Module:
+    extra = {} if options.write is None else {"write": options.write}
+    return passes.run(steps, module, verify=options.verify, timings=timings,
+                      print_after=options.print_after, **extra)
+
+
+def _separate(module: Module, timings: dict[str, float]) -> list[tuple[str, Module]]:
+    """A module per function, in the order in which they are planned, with stages assigned."""
+    start = time.perf_counter()
+    names = [n for n in ORDER if n in module.functions]
+    names += [n for n in module.functions if n not in names]
+    assign_stages(module)
+    first = module.functions[names[0]]
+    homes = {a.value.name: a.stage for a in first.states()}
+    separate = []
+    for name in names:
+        function = module.functions[name]
+        _add_written_states(function, first)
+        single = Module({name: function}, module.phase, module.mesh)
+        separate.append((name, follow(single, homes)))
+    timings["stages"] = time.perf_counter() - start
+    return separate
+
+
+def _add_written_states(function: Function, first: Function) -> None:
+    """A program that only writes a state (init) has it as an argument all the same, to say where
+    it is."""
+    known = {a.value.name for a in function.states()}
+    last = function.body.last
+    assert isinstance(last, Return)
+    pins = {a.value.name: a.pin for a in first.states()}
+    for name, value in last.updates.items():
+        if name not in known:
+            type = value.type.with_layout(None)
+            function.add_argument(name, type, role="state", pin=pins.get(name))
+
+
+def _result_names(function: Function) -> tuple[str, ...]:
+    """What each result is called, made unique."""
+    last = function.body.last
+    assert isinstance(last, Return)
+    if len(RESULTS.get(function.name, ())) == len(last.values):
+        return RESULTS[function.name]
+    names: list[str] = []
+    for value in last.values:
+        name = value.name or "result"
+        names.append(name if name not in names else f"{name}.{len(names)}")
+    return tuple(names)
+
+
+def _state_layouts(function: Function) -> dict[str, Layout]:
+    """Where a planned program keeps its states, without the axis of time."""
+    return {
+        a.value.name: Layout(tuple(e for e in a.value.type.layout.entries if e[0] != "micro"))
+        for a in function.states() if a.value.type.layout is not None
+    }
+
+
+def prices(machine: Machine, mesh: Mesh) -> Prices:
+    """Predicted seconds of launches and transfers on this machine and mesh."""
+    share = machine.shared_by(mesh.ranks)
+
+    def launch(spec: codegen.LaunchSpec) -> float:
+        contraction = spec.kernel.kind == "library"
+        return share.work_seconds(spec.flops, spec.bytes, contraction=contraction)
+
+    def transfer(nbytes: int, members: int) -> float:
+        link = machine.inner if members <= machine.node else machine.outer
+        return link.latency * max(1, members - 1) + nbytes / link.bandwidth
+
+    return Prices(launch, transfer)

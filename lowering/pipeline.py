@@ -1,0 +1,66 @@
+"""The pipeline, in order. A pass is added here, by one word, and in a file of its own.
+
+`STAGES` names what stands between the passes, as `anabranch dump --stage` knows it. The whole
+program goes through `GLOBAL`; `LOCAL` runs for every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from anabranch.ir.core import Module
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.passes import Pass
+from anabranch.ir.sbp import Layout
+from anabranch.lowering.boxing import lower_boxes
+from anabranch.lowering.differentiate import differentiate
+from anabranch.lowering.fuse import fuse
+from anabranch.lowering.localise import localise
+from anabranch.lowering.machine import CPU2, Machine
+from anabranch.lowering.planner import plan
+from anabranch.lowering.simplify import simplify
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a program is lowered for: the mesh (with `micro`), the machine, and the layouts and
+    stages of states that another program has fixed."""
+
+    mesh: Mesh
+    machine: Machine = CPU2
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+
+
+STAGES = {
+    "grad": "differentiate",
+    "simple": "simplify",
+    "sbp": "plan",
+    "boxed": "lower-boxes",
+    "local": "localise",
+    "fused": "fuse",
+}
+"""Stage -> the pass behind which it is seen."""
+
+
+def global_passes(target: Target) -> tuple[Pass, ...]:
+    """Whole program to primitive boxes."""
+    return (
+        differentiate,
+        simplify,
+        partial(plan, mesh=target.mesh, machine=target.machine, pins=dict(target.layouts)),
+        lower_boxes,
+    )
+
+
+def local_passes(rank: int) -> tuple[Pass, ...]:
+    """One rank's part, to kernels."""
+    return (partial(_localise, rank=rank), fuse)
+
+
+def _localise(module: Module, rank: int) -> Module:
+    return localise(module, rank)
+
+
+_localise.__name__ = "localise"
