@@ -130,8 +130,9 @@ def _result_names(function: Function) -> tuple[str, ...]:
     """What each result is called, made unique."""
     last = function.body.last
     assert isinstance(last, Return)
-    if len(RESULTS.get(function.name, ())) == len(last.values):
-        return RESULTS[function.name]
+    known = RESULTS.get(function.name, ())
+    if known and len(known) == len(last.values):
+        return known
     names: list[str] = []
     for value in last.values:
         name = value.name or "result"
