@@ -13,8 +13,8 @@ How a plan is executed (when an actor fires, what a slot is, why it cannot hang)
 runtime/README.md; `runtime.check` proves a plan safe before it runs.
 
 File: magic (16 bytes), version (u32), header length (u64), sha256 of that length and the rest, a
-JSON header, then the texts of kernels one after another. Each record is a JSON list of its fields in
-order; the header names the fields of every record, so two layouts never pass for each other.
+JSON header, then the texts of kernels one after another. Each record is a JSON list of its fields
+in order; the header names the fields of every record, so two layouts never pass for each other.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -305,6 +306,22 @@ demo.ir:4:24: error: %xx is not defined
       %y: f32[8] = [i] exp(%xx[i, 0])
                            ^~~
 help: did you mean '%x'?"""
+
+
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@given(any_module, st.data())
+def test_text_with_a_slip_of_the_pen_is_read_or_refused_but_never_crashes(
+    module: Module, data: st.DataObject
+) -> None:
+    text = print_module(module)
+    at = data.draw(st.integers(0, len(text) - 1))
+    gone = data.draw(st.integers(0, 3))
+    put = data.draw(st.sampled_from(("", "", " ", "0", "(", ")", "[", "]", "{", "}", "%", ",", "=",
+                                     "-", "x", ":", '"', "\n", "  // ", "#9", "é")))
+    slip = text[:at] + put + text[at + gone :]
+    note(slip)
+    with contextlib.suppress(UserError):
+        assert isinstance(parse_module(slip), Module)
 
 
 # Speed
