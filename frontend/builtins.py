@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.frontend import reshaping
-from anabranch.frontend.evaluate import Ambient, Frame, integer
+from anabranch.frontend.evaluate import Ambient, Frame, integer, unsupported
 from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
 from anabranch.frontend.indexing import draw
 from anabranch.frontend.signatures import Argument, key
@@ -372,7 +372,7 @@ _reader("arrays")
 
 def _unsupported(name: str, what: str) -> None:
     def run(call: Call, *args: object, **keywords: object) -> object:
-        raise fail(f"{what} not supported yet", call.span)
+        raise unsupported(f"{what} not supported yet", call.span)
 
     BUILTINS[name] = Builtin(name, run)
 

@@ -186,8 +186,8 @@ def _blamed(error: UserError, function: Function, span: Span) -> UserError:
     if first.span is None or not first.span.file.startswith(LIBRARY):
         return error
     note = Note(f"in '{function.definition.name}' of the library", first.span)
-    return UserError(Diagnostic(first.message, span, (note, *first.notes), first.help), *rest,
-                     sources=error.sources)
+    return type(error)(Diagnostic(first.message, span, (note, *first.notes), first.help), *rest,
+                       sources=error.sources)
 
 
 def _activate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.evaluate import NOTHING, Frame, evaluate, executes, run, truth
+from anabranch.frontend.evaluate import NOTHING, Frame, evaluate, executes, run, truth, unsupported
 from anabranch.frontend.expressions import assign, iterated
 from anabranch.frontend.tensors import as_tensor
 from anabranch.frontend.values import (
@@ -95,7 +95,7 @@ def _with(node: s.With, frame: Frame) -> object:
         if not isinstance(region, Region):
             raise fail(f"'with' takes stage(k) or recompute, not {describe(region)}", item.span)
         if region.per_micro:
-            raise fail("'per_micro' is not supported yet", item.span)
+            raise unsupported("'per_micro' is not supported yet", item.span)
         stage = region.stage if region.stage is not None else stage
         recompute |= region.recompute
     with frame.builder.region(stage, recompute):

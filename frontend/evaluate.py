@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.values import MISSING, Element, Instance, Scope, State, Tensor, describe
-from anabranch.ir.diagnostics import Loc, Span, fail, nearest
+from anabranch.ir.diagnostics import Diagnostic, Loc, Span, UserError, fail, nearest
 from anabranch.ir.expr import Expr
 
 _Rule = TypeVar("_Rule", bound=Callable[..., Any])
@@ -83,6 +83,14 @@ class Ambient:
 
     def __init__(self, read: Callable[[Frame], object]) -> None:
         self.read = read
+
+
+class Unsupported(UserError):
+    """Sound, but of a part of the language that is not there yet."""
+
+
+def unsupported(message: str, span: Span, help: str = "") -> Unsupported:
+    return Unsupported(Diagnostic(message, span, help=help))
 
 
 class Nothing:
@@ -160,7 +168,7 @@ def unknown_name(name: str, span: Span, frame: Frame) -> Exception:
     if frame.index is not None and len(name) <= 2:
         return fail(f"'{name}' is neither on the left nor reduced", span,
                     help=nearest(name, frame.scope.visible())
-                    or f"nothing is summed unsaid: write sum[{name}](...) to sum over it")
+                    or f"nothing is summed unsaid: sum over it with sum[{name}](...)")
     return fail(f"'{name}' is not defined", span, help=nearest(name, frame.scope.visible()))
 
 

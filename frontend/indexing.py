@@ -20,7 +20,7 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.bounds import judge
 from anabranch.frontend.evaluate import NOTHING, Frame, Index, evaluate, executes
 from anabranch.frontend.expressions import as_element
-from anabranch.frontend.ranges import Constraint, Environment, Inference, Size
+from anabranch.frontend.ranges import Constraint, Environment, Inference, Size, counted
 from anabranch.frontend.tensors import check_not_empty, read, row_major, summable
 from anabranch.frontend.values import (
     FULL,
@@ -282,8 +282,8 @@ def element_of(
         return frame.builder.held(x).element
     places, spans = _subscripts(node.items, frame, index)
     if len(places) != x.rank:
-        raise fail(f"{len(places)} subscripts for {describe(x)}", node.span,
-                   help=f"it has {x.rank} dimensions")
+        raise fail(f"{counted(len(places), 'subscript')} for {describe(x)}", node.span,
+                   help=f"it has {counted(x.rank, 'dimension')}")
     pad = _pad(x, node, frame)
     if any(isinstance(each, Read) for place in places for each in walk(place)):
         return _indirect(x, places, spans, pad, frame, index)

@@ -27,6 +27,8 @@ from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import UserError, fail, nearest
 from anabranch.ir.types import TensorType
 
+__all__ = ["Program", "Training", "load", "loads"]
+
 RULES = (control, subscripts)  # modules that only fill the tables of the evaluator
 
 

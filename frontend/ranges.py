@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.evaluate import unsupported
 from anabranch.frontend.values import (
     MISSING,
     Builtin,
@@ -152,7 +153,7 @@ class Inference:
                 if name in environment:
                     environment[name].mentions.append(node.span)
             case _:
-                for child in _children(node):
+                for child in s.children(node):
                     self.walk(child, environment)
 
     def _is_reduction(self, name: str) -> bool:
@@ -214,9 +215,9 @@ class Inference:
 
     def _refuse_recurrence(self, base: s.Name) -> None:
         if base.id == self.target or base.id in self.equations:
-            raise fail(f"recurrences are not supported yet: '{base.id}' is read before it is "
-                       "defined", base.span,
-                       help="unroll the loop with a compile-time 'for' over slices")
+            raise unsupported(f"recurrences are not supported yet: '{base.id}' is read before it "
+                              "is defined", base.span,
+                              help="unroll the loop with a compile-time 'for' over slices")
 
     def _items(self, item: s.Expr, environment: Environment) -> list[Item]:
         match item:
@@ -282,8 +283,8 @@ def _apply(constraint: Constraint) -> bool:
     """Compare subscripts with dimensions; True if a size became known."""
     aligned = _aligned(constraint)
     changed = False
-    for item, span, sizes in aligned:
-        reason = Note(f"{_text(sizes)} is the size of {_plural(sizes)} in {constraint.what}", span)
+    for item, span, start, sizes in aligned:
+        reason = Note(_reason(start, sizes, constraint.what), span)
         if isinstance(item, Binder):
             size: Size = sizes if item.is_pack else sizes[0]
             changed |= item.settle(size, reason)
@@ -292,22 +293,23 @@ def _apply(constraint: Constraint) -> bool:
     return changed
 
 
-def _aligned(constraint: Constraint) -> Iterator[tuple[Item, Span, tuple[int, ...]]]:
-    """Each subscript with the sizes it stands for, as far as the lengths of packs are known."""
+def _aligned(constraint: Constraint) -> Iterator[tuple[Item, Span, int, tuple[int, ...]]]:
+    """Each subscript with its first dimension and the sizes it stands for, as far as the lengths
+    of packs are known."""
     items, sizes = constraint.items, constraint.sizes
     lengths = [_length(item) for item in items]
     unknown = lengths.count(None)
     free = len(sizes) - sum(n for n in lengths if n is not None)
     if free < 0 or (unknown == 0 and free):
-        raise fail(f"{len(items)} subscripts for {constraint.what}",
+        raise fail(f"{counted(len(items), 'subscript')} for {constraint.what}",
                    constraint.spans[0].to(constraint.spans[-1]) if items else None,
-                   help=f"it has {len(sizes)} dimensions")
+                   help=f"it has {counted(len(sizes), 'dimension')}")
     if unknown > 1:
         return
     start = 0
     for item, span, length in zip(items, constraint.spans, lengths, strict=True):
         stop = start + (free if length is None else length)
-        yield item, span, sizes[start:stop]
+        yield item, span, start, sizes[start:stop]
         start = stop
 
 
@@ -354,17 +356,15 @@ def _text(size: Size) -> str:
     return str(size) if isinstance(size, int) else str(list(size))
 
 
-def _plural(sizes: tuple[int, ...]) -> str:
-    return "the dimension" if len(sizes) == 1 else "the dimensions"
+def _reason(start: int, sizes: tuple[int, ...], what: str) -> str:
+    if len(sizes) == 1:
+        return f"dimension {start} of {what} has size {sizes[0]}"
+    return f"the dimensions from {start} of {what} have sizes {list(sizes)}"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _names(node: s.Node) -> Iterator[str]:
     return (each.id for each in s.walk(node) if isinstance(each, s.Name))
-
-
-def _children(node: s.Node) -> Iterator[s.Node]:
-    for each in fields(node):
-        value = getattr(node, each.name)
-        for child in value if isinstance(value, tuple) else (value,):
-            if isinstance(child, s.Node):
-                yield child

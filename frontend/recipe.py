@@ -14,7 +14,7 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.calls import call, method, shape_parameter
 from anabranch.frontend.entries import Sizes, bound_names, build_entry, dimensions
-from anabranch.frontend.evaluate import Activation, Frame, evaluate
+from anabranch.frontend.evaluate import Activation, Frame, evaluate, unsupported
 from anabranch.frontend.models import instantiate, place, states
 from anabranch.frontend.parse import parse_expression
 from anabranch.frontend.signatures import Argument, kind_of, without_layout
@@ -140,8 +140,8 @@ def _prepared(
     _check_overrides(values, recipe)
     for line in definition.body:
         if isinstance(line, s.FuncDef):
-            raise fail(f"a recipe's own '{line.name}' is not supported yet", line.span,
-                       help="without it a step minimizes the model's 'loss' over all parameters")
+            raise unsupported(f"a recipe's own '{line.name}' is not supported yet", line.span,
+                              help="without it a step minimizes the model's 'loss'")
         _line(line, values, recipe)
     return recipe
 
@@ -191,16 +191,16 @@ def _check_overrides(values: Mapping[str, object], recipe: Recipe) -> None:
 def _line(line: s.Setting, values: Mapping[str, object], recipe: Recipe) -> None:
     name = line.target.id
     if line.patterns:
-        raise fail("parameter groups are not supported yet", line.span,
-                   help="give one optimizer for all parameters: optimizer = adamw(lr=lr)")
+        raise unsupported("parameter groups are not supported yet", line.span,
+                          help="give one optimizer for all parameters: optimizer = adamw(lr=lr)")
     if name in UNSUPPORTED:
-        raise fail(UNSUPPORTED[name], line.span)
+        raise unsupported(UNSUPPORTED[name], line.span)
     if name in recipe.lines:
         raise fail(f"'{name}' is set twice", line.span)
     recipe.builder.loc = recipe.frame.loc(line.span)
     value = values[name] if name in values else evaluate(line.value, recipe.frame)
     if name == "precision" and value not in (Dtype("f32"), "f32"):
-        raise fail("a precision other than f32 is not supported yet", line.span)
+        raise unsupported("a precision other than f32 is not supported yet", line.span)
     if isinstance(value, Tensor):
         value = recipe.builder.held(value, name)
     recipe.lines[name] = line

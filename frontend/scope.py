@@ -17,6 +17,7 @@ from pathlib import Path
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.builtins import ROOT
+from anabranch.frontend.check import check
 from anabranch.frontend.evaluate import LIBRARY, Frame, evaluate
 from anabranch.frontend.expressions import assign
 from anabranch.frontend.grammar import GRAMMAR
@@ -57,6 +58,8 @@ def load_file(text: str, path: str, files: Files) -> File:
             _define(item, file, files)
         except UserError as error:
             found.diagnostics += error.diagnostics
+    found.raise_if_any()
+    check(tree, file.scope, found)
     found.raise_if_any()
     files.loading.pop()
     files.loaded[path] = file

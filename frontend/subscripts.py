@@ -12,7 +12,7 @@ from anabranch.frontend.constants import constant
 from anabranch.frontend.evaluate import Frame, evaluate, evaluates, integer
 from anabranch.frontend.expressions import spread
 from anabranch.frontend.indexing import element_of
-from anabranch.frontend.ranges import list_shape
+from anabranch.frontend.ranges import counted, list_shape
 from anabranch.frontend.reshaping import cut, taken, with_axis
 from anabranch.frontend.tensors import Shape, broadcast, over, read, stretched
 from anabranch.frontend.values import (
@@ -179,8 +179,8 @@ def _expanded(
             found.append((item, evaluate(item, frame)))
     taking = sum(value is not None and not isinstance(value, s.Dots) for _, value in found)
     if taking > x.rank:
-        raise fail(f"{taking} subscripts for {describe(x)}", span,
-                   help=f"it has {x.rank} dimensions")
+        raise fail(f"{counted(taking, 'subscript')} for {describe(x)}", span,
+                   help=f"it has {counted(x.rank, 'dimension')}")
     dots = [n for n, (_, value) in enumerate(found) if isinstance(value, s.Dots)]
     if len(dots) > 1:
         raise fail("'...' stands once", span)

@@ -9,7 +9,7 @@ A reduction `sum[k, *i](e)` is a `Call` of an `Index`; only scope can tell it fr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from anabranch.ir.diagnostics import Span
 
@@ -386,8 +386,15 @@ class Module(Node):
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it, in the order of the text."""
     yield node
-    for each in fields(node):
-        value = getattr(node, each.name)
+    for child in children(node):
+        yield from walk(child)
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes directly below, in the order of the text."""
+    names: tuple[str, ...] = type(node).__match_args__
+    for name in names:
+        value = getattr(node, name)
         for child in value if isinstance(value, tuple) else (value,):
             if isinstance(child, Node):
-                yield from walk(child)
+                yield child

@@ -1,0 +1,368 @@
+"""What can be said about a file before anything in it is used.
+
+Every definition is checked on its own, so that one mistake does not hide the next: names that are
+not defined, calls that do not fit a signature, dimensions that nothing binds. Then each op and each
+fully typed function is elaborated with several sets of sizes; a mistake counts only if it is found
+at the same place with every set, because for some sizes a sound definition may have no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from anabranch.frontend import syntax as s
+from anabranch.frontend.builder import Builder
+from anabranch.frontend.entries import build_entry
+from anabranch.frontend.evaluate import Unsupported
+from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
+from anabranch.frontend.values import MISSING, Builtin, Function, Kind, Model, Scope
+from anabranch.ir.diagnostics import Collector, Diagnostic, Span, UserError, nearest
+
+Names = frozenset[str]
+SAMPLES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (8,), (4,), (64, 32, 16, 8, 4, 2))
+
+
+def check(tree: s.Module, scope: Scope, found: Collector) -> None:
+    """Everything that is wrong with the definitions of a file."""
+    for item in tree.items:
+        match item:
+            case s.OpDef() | s.FuncDef():
+                before = len(found.diagnostics)
+                _Names(scope, found).function(item, frozenset())
+                if len(found.diagnostics) == before:
+                    found.diagnostics += sampled(Function(item, scope))
+            case s.ModelDef():
+                _Names(scope, found).model(item)
+            case s.TrainDef():
+                _Names(scope, found).recipe(item)
+
+
+# ---- Names
+
+
+class _Names:
+    """A walk that knows which names are local; mistakes go to `found`."""
+
+    def __init__(self, scope: Scope, found: Collector) -> None:
+        self.scope, self.found = scope, found
+
+    def function(self, node: s.OpDef | s.FuncDef, outer: Names) -> None:
+        params = frozenset(p.name for p in node.params)
+        bound = self.signature(node, outer | params)
+        local = outer | params | bound | frozenset(_assigned(node.body))
+        for param in node.params:
+            if param.default is not None:
+                self.expression(param.default, outer | params)
+        self.body(node.body, local)
+
+    def signature(self, node: s.OpDef | s.FuncDef, known: Names) -> Names:
+        """The dimensions that the types of parameters bind; those of results must be among them."""
+        types = [t for t, _ in (without_layout(p.type) for p in node.params) if t is not None]
+        bound = frozenset(n for t in types for n in self.bound(t, known))
+        for type_ in (*types, *(without_layout(r)[0] for r in node.results)):
+            if type_ is not None:
+                self.type(type_, known | bound)
+        return bound
+
+    def bound(self, type_: s.Expr, known: Names) -> Iterable[str]:
+        if isinstance(type_, s.List):
+            for inner in type_.items:
+                yield from self.bound(inner, known)
+        if not isinstance(type_, s.Index):
+            return
+        for item in type_.items:
+            match item:
+                case s.Star(s.Name(name)):
+                    yield name
+                case s.Name(name) if name[0].isupper():
+                    yield name
+
+    def type(self, type_: s.Expr, known: Names) -> None:
+        match type_:
+            case s.List(items):
+                for item in items:
+                    self.type(item, known)
+            case s.Index(head, items):
+                self.type(head, known)
+                for item in items:
+                    self.dimension(item, known)
+            case s.Name(name):
+                value = self.scope.find(name)
+                if not isinstance(value, Kind | Model) and not is_dtype(name, self.scope):
+                    self.found.add(f"'{name}' is not a type", type_.span,
+                                   help=nearest(name, self.scope.visible()))
+
+    def dimension(self, item: s.Expr, known: Names) -> None:
+        for each in s.walk(item):
+            if isinstance(each, s.Name) and self.is_unknown(each.id, known):
+                self.found.add(
+                    f"the dimension '{each.id}' is not bound", each.span,
+                    help=nearest(each.id, known) or "a capitalised name standing alone in the "
+                    "type of a parameter binds one")
+
+    def model(self, node: s.ModelDef) -> None:
+        params = frozenset(p.name for p in node.params)
+        local = params | frozenset(_members(node.body))
+        for param in node.params:
+            for part in (param.type, param.default):
+                if part is not None:
+                    self.expression(part, local)
+        self.members(node.body, local)
+
+    def members(self, body: Sequence[s.Statement], local: Names) -> None:
+        for member in body:
+            match member:
+                case s.FuncDef():
+                    self.function(member, local)
+                case s.Field(_, type_, init, _):
+                    self.expression(type_, local)
+                    self.pinned(type_)
+                    if init is not None:
+                        self.expression(init, local)
+                case s.If(condition, then, otherwise):
+                    self.expression(condition, local)
+                    self.members(then, local)
+                    self.members(otherwise, local)
+                case _:
+                    self.body((member,), local)
+
+    def pinned(self, type_: s.Expr) -> None:
+        """A layout that splits an axis which a tensor of this rank does not have."""
+        match type_:
+            case s.Binary("@", s.Index(_, items), s.Layout(entries)):
+                if any(isinstance(item, s.Star) for item in items):
+                    return
+                for entry in entries:
+                    match entry.argument:
+                        case s.Number(int() as axis) if entry.kind == "S" and axis >= len(items):
+                            self.found.add(f"S({axis}) on a tensor of rank {len(items)}",
+                                           entry.span)
+
+    def recipe(self, node: s.TrainDef) -> None:
+        model = self.scope.find(node.model.id)
+        if not isinstance(model, Model):
+            self.found.add(f"'{node.model.id}' is not a model", node.model.span,
+                           help=nearest(node.model.id, self.scope.visible()))
+            return
+        definition = model.definition
+        self.fits(definition, node.args, node.keywords, node.span)
+        local = frozenset(p.name for p in definition.params) | frozenset(_members(definition.body))
+        for line in node.body:
+            if isinstance(line, s.FuncDef):
+                self.function(line, local)
+                continue
+            self.expression(line.value, local)
+            local |= {line.target.id}
+
+    # ---- Statements
+
+    def body(self, body: Sequence[s.Statement], local: Names) -> None:
+        for statement in body:
+            self.statement(statement, local)
+
+    def statement(self, node: s.Statement, local: Names) -> None:
+        match node:
+            case s.Equation(_, items, value):
+                inner = local | frozenset(n for item in items for n in _variables(item))
+                for item in items:
+                    self.ranges(item, local)
+                self.expression(value, inner, indexed=True)
+            case s.FuncDef():
+                self.function(node, local)
+            case _:
+                for child in s.children(node):
+                    if isinstance(child, s.Statement):
+                        self.statement(child, local)
+                    else:
+                        self.expression(child, local)
+
+    # ---- Expressions
+
+    def ranges(self, item: s.Expr, local: Names) -> None:
+        """The bounds written with the variables of an item."""
+        match item:
+            case s.Guard(inner, _):
+                self.ranges(inner, local)
+            case s.Tuple(items):
+                for each in items:
+                    self.ranges(each, local)
+            case s.Compare((_, bound), ("<",)):
+                self.expression(bound, local)
+
+    def expression(self, node: s.Node, local: Names, *, indexed: bool = False) -> None:
+        match node:
+            case s.Name(name):
+                if self.is_unknown(name, local):
+                    self.unknown(node, local, indexed)
+            case s.Call(s.Index(s.Name(name), items), args) if self.is_reduction(name, local):
+                self.reduction(items, args, local)
+            case s.Comprehension(element, clauses):
+                for clause in clauses:
+                    self.expression(clause.iterable, local, indexed=indexed)
+                    local |= frozenset(_targets(clause.target))
+                    for condition in clause.conditions:
+                        self.expression(condition, local, indexed=indexed)
+                self.expression(element, local, indexed=indexed)
+            case s.Call(s.Name(name), args, keywords):
+                self.children(node, local, indexed=indexed)
+                value = MISSING if name in local else self.scope.find(name)
+                if isinstance(value, Function | Model):
+                    self.fits(value.definition, args, keywords, node.span)
+            case _:
+                self.children(node, local, indexed=indexed)
+
+    def children(self, node: s.Node, local: Names, *, indexed: bool) -> None:
+        for child in s.children(node):
+            self.expression(child, local, indexed=indexed)
+
+    def reduction(self, items: Sequence[s.Expr], args: Sequence[s.Expr], local: Names) -> None:
+        inner = local | frozenset(n for item in items for n in _variables(item))
+        for item in items:
+            self.ranges(item, local)
+        conditions = [item.condition for item in items if isinstance(item, s.Guard)]
+        for part in (*conditions, *args):
+            self.expression(part, inner, indexed=True)
+
+    def is_reduction(self, name: str, local: Names) -> bool:
+        value = MISSING if name in local else self.scope.find(name)
+        return isinstance(value, Builtin) and value.is_reduction
+
+    def is_unknown(self, name: str, local: Names) -> bool:
+        return name not in local and self.scope.find(name) is MISSING
+
+    def unknown(self, node: s.Name, local: Names, indexed: bool) -> None:
+        close = nearest(node.id, [*local, *self.scope.visible()]) if len(node.id) > 1 else ""
+        if indexed and not close:
+            self.found.add(f"'{node.id}' is neither on the left nor reduced", node.span,
+                           help=f"nothing is summed unsaid: sum over it with sum[{node.id}](...)")
+        else:
+            self.found.add(f"'{node.id}' is not defined", node.span, help=close)
+
+    def fits(
+        self, definition: s.OpDef | s.FuncDef | s.ModelDef, args: Sequence[s.Expr],
+        keywords: Sequence[s.Keyword], span: Span,
+    ) -> None:
+        """Whether a call of a definition has arguments that it knows."""
+        if any(isinstance(arg, s.Star) for arg in args):
+            return
+        names = [p.name for p in definition.params]
+        for keyword in keywords:
+            if keyword.name not in names:
+                self.found.add(f"'{definition.name}' has no parameter '{keyword.name}'",
+                               keyword.span, help=nearest(keyword.name, names)
+                               or f"it has {', '.join(names)}")
+        if len(args) > len(names):
+            self.found.add(f"'{definition.name}' takes {len(names)} arguments, and here are "
+                           f"{len(args)}", span)
+        needed = [p.name for p in definition.params if p.default is None
+                  and kind_of(p, self.scope) not in ("Key", "Shape")]
+        given = {k.name for k in keywords}
+        if len(args) < len(needed) and (missing := [
+                n for n in needed[len(args):] if n not in given]):
+            self.found.add(f"'{definition.name}' is called without "
+                           f"{' and '.join(map(repr, missing))}", span)
+
+
+def _variables(item: s.Expr) -> Iterable[str]:
+    """The index variables that an item on the left or of a reduction introduces."""
+    match item:
+        case s.Guard(inner, _):
+            yield from _variables(inner)
+        case s.Tuple(items):
+            for each in items:
+                yield from _variables(each)
+        case s.Name(name) | s.Star(s.Name(name)) | s.Compare((s.Name(name), _), ("<",)):
+            yield name
+
+
+def _targets(target: s.Target) -> Iterable[str]:
+    if isinstance(target, s.Name):
+        yield target.id
+        return
+    for item in target.items:
+        if isinstance(item, s.Name | s.Tuple):
+            yield from _targets(item)
+
+
+def _assigned(body: Sequence[s.Statement]) -> Iterable[str]:
+    """Names that a body defines, anywhere in it."""
+    for node in body:
+        match node:
+            case s.Assign(target):
+                yield from _targets(target)
+            case s.Equation(target):
+                yield target.id
+            case s.FuncDef(name):
+                yield name
+            case s.For(target, _, inner):
+                yield from _targets(target)
+                yield from _assigned(inner)
+            case s.If(_, then, otherwise):
+                yield from _assigned((*then, *otherwise))
+            case s.With(_, inner):
+                yield from _assigned(inner)
+
+
+def _members(body: Sequence[s.Statement]) -> Iterable[str]:
+    yield from _assigned(body)
+    for node in body:
+        match node:
+            case s.Field(name):
+                yield name
+            case s.If(_, then, otherwise):
+                yield from _members((*then, *otherwise))
+
+
+# ---- Sizes
+
+
+def sampled(function: Function) -> list[Diagnostic]:
+    """A mistake that every set of sizes runs into, at the same place."""
+    errors: list[Diagnostic] = []
+    for sizes in SAMPLES:
+        given = _sample(function, sizes)
+        if given is None:
+            return []
+        try:
+            build_entry(function, given, Builder(function.definition.name))
+            return []
+        except Unsupported:
+            return []
+        except UserError as error:
+            errors.append(error.diagnostics[0])
+    places = {error.span for error in errors}
+    return errors[:1] if len(places) == 1 else []
+
+
+def _sample(function: Function, sizes: Sequence[int]) -> Mapping[str, object] | None:
+    """Values for the names of a signature; None if it needs one that cannot be made up."""
+    definition = function.definition
+    found: dict[str, object] = {}
+    if isinstance(definition, s.FuncDef) and any(p.type is None for p in definition.params):
+        return None
+    for param in definition.params:
+        type_, _ = without_layout(param.type)
+        kind = kind_of(param, function.scope)
+        match type_:
+            case s.Index(_, items):
+                for item in items:
+                    _name(item, sizes, found)
+            case s.List():
+                return None
+        if param.default is None and kind in ("int", "float"):
+            found[param.name] = 2 if kind == "int" else 0.5
+        elif param.default is None and kind == "Shape":
+            found[param.name] = [4, 3]
+        elif param.default is None and kind not in ("", "Key"):
+            return None
+    return found
+
+
+def _name(item: s.Expr, sizes: Sequence[int], found: dict[str, object]) -> None:
+    match item:
+        case s.Star(s.Name(name)):
+            found.setdefault(name, [sizes[0], sizes[-1]])
+        case _:
+            for each in s.walk(item):
+                if isinstance(each, s.Name) and each.id not in found:
+                    found[each.id] = sizes[len(found) % len(sizes)]
