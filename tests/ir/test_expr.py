@@ -29,7 +29,7 @@ from anabranch.ir.expr import (
 from anabranch.ir.ops import Compute
 from tests.strategies import statements
 
-quick = settings(max_examples=80, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=50, suppress_health_check=list(HealthCheck))
 
 
 def bodies(function: Function) -> list[Expr]:

@@ -23,7 +23,7 @@ from anabranch.ir.types import tensor
 from anabranch.ir.verifier import verify
 from tests.strategies import COMPARISONS, OF_FLOATS, PHASES, modules, primitives_of, statements
 
-quick = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 any_module = st.sampled_from(PHASES).flatmap(modules)
 
 
