@@ -88,14 +88,15 @@ def expression(form: Affine) -> Expr:
     """The affine form as an expression without noise such as `1*i` or `+ 0`: large strides first,
     what is subtracted last."""
     ordered = sorted(form.terms, key=lambda term: (term[1] < 0, -abs(term[1])))
-    total: Expr | None = None
+    first = form.constant > 0 and bool(ordered) and ordered[0][1] < 0  # `8 - i`
+    total: Expr | None = integer(form.constant) if first else None
     for name, coefficient in ordered:
         size = abs(coefficient)
         term: Expr = Var(name) if size == 1 else mul(Var(name), integer(size))
         total = _plus(total, term, coefficient > 0)
     if total is None:
         return integer(form.constant)
-    if not form.constant:
+    if first or not form.constant:
         return total
     return _plus(total, integer(abs(form.constant)), form.constant > 0)
 

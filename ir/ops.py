@@ -19,9 +19,25 @@ from anabranch.ir.core import Block, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc
 from anabranch.ir.expr import Expr
 from anabranch.ir.sbp import Layout
-from anabranch.ir.types import TensorType, tensor
+from anabranch.ir.types import TensorType, category, itemsize, tensor
 
 REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin")
+
+
+def identity(reduce: str, dtype: str) -> float | int | bool:
+    """What a reduction over nothing gives, as a value of `dtype` (argmax: what it starts from)."""
+    if reduce in ("sum", "any"):
+        return {"bool": False, "int": 0, "float": 0.0}[category(dtype)]
+    if reduce in ("prod", "all"):
+        return {"bool": True, "int": 1, "float": 1.0}[category(dtype)]
+    lowest = reduce in ("max", "argmax")
+    match category(dtype):
+        case "bool":
+            return not lowest
+        case "int":
+            bits = 8 * itemsize(dtype) - (dtype != "u8")
+            return (0 if dtype == "u8" else -(2**bits)) if lowest else 2**bits - 1
+    return -math.inf if lowest else math.inf
 
 
 class Compute(Op):

@@ -43,10 +43,10 @@ from anabranch.ir.expr import (
     variables,
 )
 from anabranch.ir.index import Affine, affine, scatter_places
-from anabranch.ir.ops import Box, Compute, Fused, Pin, Return
+from anabranch.ir.ops import Box, Compute, Fused, Pin, Return, identity
 from anabranch.ir.philox import normal, uniform
 from anabranch.ir.scalar import PRIMITIVES, dtype_of
-from anabranch.ir.types import category, is_float
+from anabranch.ir.types import is_float
 
 Array = np.ndarray[Any, Any]
 Active = Array | None  # None: every element is chosen
@@ -214,22 +214,6 @@ COMBINE: dict[str, Any] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
     "any": np.logical_or, "all": np.logical_and,
 }
-
-
-def identity(reduce: str, dtype: str) -> float | int | bool:
-    """What a reduction over nothing gives."""
-    if reduce in ("sum", "any"):
-        return 0
-    if reduce in ("prod", "all"):
-        return 1
-    lowest = reduce in ("max", "argmax")
-    match category(dtype):
-        case "bool":
-            return not lowest
-        case "int":
-            info = np.iinfo(NUMPY[dtype])
-            return int(info.min if lowest else info.max)
-    return -math.inf if lowest else math.inf
 
 
 def accumulating(reduce: str, dtype: str, double: bool) -> type[np.generic]:

@@ -80,7 +80,7 @@ def _call_terms(fn: str, args: tuple[Expr, ...], adjoint: Expr, result: Expr,
     for arg, partial in zip(args, derivative(args, result, dtype), strict=True):
         if partial is None or not receives(arg, context):
             continue
-        scaled = scale(adjoint, partial, zero)
+        scaled = mul(adjoint, partial) if fn == "mul" else scale(adjoint, partial, zero)
         if scaled != zero:
             yield from _terms(arg, scaled, arg, conditions, context)
 
@@ -101,8 +101,8 @@ def receives(expr: Expr, context: Context) -> bool:
 
 
 def scale(adjoint: Expr, partial: Expr, zero: Expr) -> Expr:
-    """`adjoint * partial` for one partial derivative. Choices stay outside the product, so that a
-    branch that is 0 stays 0."""
+    """`adjoint * partial` for one partial derivative. Its choices stay outside the product, so that
+    a branch that is 0 stays 0."""
     match partial:
         case Const(value, _) if value in (0, 1, -1):
             return {0: zero, 1: adjoint, -1: Call("neg", (adjoint,))}[int(value)]

@@ -32,9 +32,11 @@ from anabranch.ir.expr import (
     Var,
     add,
     mul,
+    reads,
     substitute,
     transform,
     variables,
+    walk,
     where,
 )
 from anabranch.ir.index import conjuncts, expression, mixed_radix, scatter_places
@@ -185,7 +187,11 @@ class View:
         return gathered(self.frame, substitute(read, self.places), self.extents)
 
     def reaching(self) -> list[Expr]:
-        """The conditions that a scattered element goes to a place that exists."""
+        """The conditions that a scattered element goes to a place that exists. Where it gets the
+        cotangent as it was read, the pad of that read says so already."""
+        read_back = any(reads(place) for place in self.places.values())
+        if read_back and self.op.reduce == "sum" and isinstance(self.body, Read):
+            return []
         extents = self.op.extents
         return [c for name, place in self.places.items() for c in within(place, extents[name])]
 
@@ -207,8 +213,8 @@ def gathered(frame: Frame, expr: Expr, extents: dict[str, int]) -> Expr:
     def rule(node: Expr) -> Expr | None:
         if not isinstance(node, Read) or not indirect(node):
             return None
-        used = {v for place in node.subscripts for v in variables(place)}
-        names = [v for v in extents if v in used]
+        used = [n.name for n in walk(node) if isinstance(n, Var) and n.name in extents]
+        names = list(dict.fromkeys(used))
         dtype = frame.values[node.operand].type.dtype
         fetch = Read(node.operand, node.subscripts, node.pad or zero(dtype))
         value = frame.emit(fetch, [(n,) for n in names], extents)
