@@ -23,7 +23,6 @@ class Failure:
         self._flag = np.zeros(1, np.int32)
         self._error: BaseException | None = None
         self._waits: list[threading.Condition] = []
-        self._happened = threading.Event()
         self.flag_address = int(self._flag.ctypes.data)
 
     @property
@@ -45,15 +44,10 @@ class Failure:
             elif len(getattr(self._error, "__notes__", ())) < MAX_NOTES:
                 self._error.add_note(f"then: {error}")
             self._flag[0] = 1
-            self._happened.set()
             waits = list(self._waits) if first else []
         for condition in waits:
             with condition:
                 condition.notify_all()
-
-    def sleep(self, seconds: float) -> None:
-        """Not longer than until the failure."""
-        self._happened.wait(seconds)
 
     def __str__(self) -> str:
         return str(self._error or "nothing failed")

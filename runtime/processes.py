@@ -5,9 +5,9 @@ member order, so that processes get the bits that threads get (the library's max
 sums depend on the order of arrival). Each communicator has a group of its own, made by all
 processes in the plan's order and touched once before anything runs.
 
-Beside the groups there is a store with a connection for a watching thread: every process counts
-up there once a second and looks at the others. One that stops for ten seconds, or that has left a
-reason for failing, ends the run here too.
+Beside the groups there is the store of the job: a thread of every process counts up there once a
+second and looks at the others. One that stops for ten seconds, or that has left a reason for
+failing, ends the run here too.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ SILENCE_SECONDS = 10.0
 STUCK_SECONDS = 10.0
 GROUP_SECONDS = 60.0
 REASON_SECONDS = 3.0
+POLL_SECONDS = 0.001
 SMALL_BYTES = 1 << 14
 
 
@@ -45,16 +46,14 @@ class ProcessWorld:
     def __init__(self, backend: str = "gloo", device: str = "cpu") -> None:
         import torch.distributed as distributed
 
-        self._distributed, self._device = distributed, device
-        self._timeout = timedelta(seconds=GROUP_SECONDS)
-        if not distributed.is_initialized():
-            distributed.init_process_group(backend, timeout=self._timeout)
+        self.distributed, self.device = distributed, device
+        self.timeout = timedelta(seconds=GROUP_SECONDS)
+        self.store = self._join(backend)
         self.process, self.processes = distributed.get_rank(), distributed.get_world_size()
-        self._host_group = distributed.new_group(backend="gloo", timeout=self._timeout)
-        self._store = self._open_store()
-        self._groups: list[Any] = [self._host_group]
-        self._failure: Failure | None = None
-        self._closed = False
+        self.host_group = distributed.new_group(backend="gloo", timeout=self.timeout)
+        self._connection: _Watch | None = None
+        self._connections = 0
+        self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}
 
     def ranks(self, plan: Plan) -> tuple[int, ...]:
         if plan.ranks != self.processes:
@@ -65,133 +64,154 @@ class ProcessWorld:
         digests = self.exchange(plan.digest())
         if len(set(digests)) > 1:
             raise RunError(f"the processes have different plans: {digests}")
-        self._failure = failure
         groups = [self._group(comm) for comm in plan.comms]
-        transport = ProcessTransport(self, plan, groups)
+        self._connections += 1
+        watch = self._connection = _Watch(self, self._connections, failure, groups)
+        transport = ProcessTransport(self, watch, plan, groups)
         transport.touch_all()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        watch.thread.start()
         return transport
+
+    def _group(self, comm: Comm) -> Any:
+        """Of each communicator of the plan; sessions that follow one another share them."""
+        key = (comm.id, comm.ranks)
+        if key not in self._groups:
+            self._groups[key] = self.distributed.new_group(list(comm.ranks), timeout=self.timeout)
+        return self._groups[key]
 
     def exchange(self, item: Any) -> list[Any]:
         items: list[Any] = [None] * self.processes
         try:
-            self._distributed.all_gather_object(items, item, group=self._host_group)
+            self.distributed.all_gather_object(items, item, group=self.host_group)
         except RuntimeError as error:
-            raise RunError(self.reason() or f"another process is gone: {error}") from error
+            reason = self._connection.reason() if self._connection else ""
+            raise RunError(reason or f"another process is gone: {error}") from error
         return items
 
     def grant(self, run: int, steps: int, last: bool) -> int:
+        key = f"grant/{self._connections}"
         if self.process == 0:
-            self._store.set("grant", f"{run},{steps},{int(last)}")
+            self.store.set(key, f"{run},{steps},{int(last)}")
             return steps
         while True:
-            if self._failure:
-                self._failure.raise_error()
-            told_run, told, final = map(int, self._store.get("grant").decode().split(","))
-            if told_run == run and (final or (told >= steps and not last)):
-                return told if final else steps
-            if told_run > run:
-                raise RunError("another process is already in a later run")
-            time.sleep(0.001)
+            if self._connection:
+                self._connection.failure.raise_error()
+            if self.store.check([key]):
+                told_run, told, final = map(int, self.store.get(key).decode().split(","))
+                if told_run == run and (final or (told >= steps and not last)):
+                    return told if final else steps
+                if told_run > run:
+                    raise RunError("another process is already in a later run")
+            time.sleep(POLL_SECONDS)
+
+    def _join(self, backend: str) -> Any:
+        """Enter the job, once, and return the store that its processes share."""
+        if not STORES:
+            if self.distributed.is_initialized():
+                raise RunError("torch.distributed is in use already; let the runtime start it")
+            store, rank, size = next(self.distributed.rendezvous("env://"))
+            self.distributed.init_process_group(
+                backend, store=store, rank=rank, world_size=size, timeout=self.timeout
+            )
+            STORES.append(self.distributed.PrefixStore("anabranch", store))
+        return STORES[0]
+
+
+class _Watch:
+    """The thread of one session that looks at the other processes and carries failures."""
+
+    def __init__(
+        self, world: ProcessWorld, number: int, failure: Failure, groups: Sequence[Any]
+    ) -> None:
+        self.failure, self.closed = failure, False
+        self._world, self._number, self._groups = world, number, groups
+        self._store = world.store
+        self._others = [p for p in range(world.processes) if p != world.process]
+        self._seen = dict.fromkeys(self._others, (-1, time.monotonic()))
+        self._sleep = failure.wakes(threading.Condition())
+        self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def _key(self, what: str) -> str:
+        return f"{self._number}/{what}"
 
     def reason(self) -> str:
         """Why another process failed, if it says so soon."""
         end = time.monotonic() + REASON_SECONDS
         with contextlib.suppress(RuntimeError):
             while time.monotonic() < end:
-                if self._store.check(["failed"]):
-                    return str(self._store.get("failed").decode())
-                time.sleep(0.05)
+                if self._store.check([self._key("failed")]):
+                    return str(self._store.get(self._key("failed")).decode())
+                time.sleep(POLL_SECONDS)
         return ""
 
     def close(self) -> None:
-        self._closed = True
+        with self._sleep:
+            self.closed = True
+            self._sleep.notify_all()
+        self.thread.join()
         with contextlib.suppress(RuntimeError):
-            self._store.set(f"bye/{self.process}", "")
+            self._store.set(self._key(f"bye/{self._world.process}"), "")
 
-    def _open_store(self) -> Any:
-        host = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        open_store = self._distributed.TCPStore
-        if self.process == 0:
-            store = open_store(host, 0, is_master=True, timeout=self._timeout)
-            store.set("grant", "0,0,0")
-            KEPT.append(store)
-            self.exchange(store.port)
-            return store
-        port = self.exchange(None)[0]
-        return open_store(host, port, is_master=False, timeout=self._timeout)
-
-    def _group(self, comm: Comm) -> Any:
-        group = self._distributed.new_group(list(comm.ranks), timeout=self._timeout)
-        if self.process in comm.ranks:
-            self._groups.append(group)
-        return group
-
-    def _watch(self) -> None:
-        """Beats, looks at the others, and carries failures both ways."""
-        store = self._store.clone()
-        watch = _Silence(self.processes, self.process)
-        failure = self._failure
-        assert failure is not None
+    def _run(self) -> None:
         try:
-            while not self._closed and not failure.aborted:
-                store.add(f"beat/{self.process}", 1)
-                if store.check(["failed"]):
-                    failure.abort(RunError(store.get("failed").decode()))
-                for other in watch.silent(store):
-                    failure.abort(RunError(f"process {other} is silent for {SILENCE_SECONDS:g} s"))
-                failure.sleep(BEAT_SECONDS)
+            while not self.closed and not self.failure.aborted:
+                self._store.add(self._key(f"beat/{self._world.process}"), 1)
+                self._look()
+                self._pause(BEAT_SECONDS, lambda: self.closed or self.failure.aborted)
         except RuntimeError as error:
-            if not self._closed:
-                failure.abort(RunError(f"process 0 is gone: {error}"))
-        if failure.aborted:
-            self._leave(store, failure)
+            if not self.closed:
+                self.failure.abort(RunError(f"process 0 is gone: {error}"))
+        if self.failure.aborted:
+            self._leave()
 
-    def _leave(self, store: Any, failure: Failure) -> None:
+    def _pause(self, seconds: float, over: Callable[[], bool]) -> None:
+        """Not longer than until it is over."""
+        with self._sleep:
+            self._sleep.wait_for(over, seconds)
+
+    def _look(self) -> None:
+        if self._store.check([self._key("failed")]):
+            self.failure.abort(RunError(self._store.get(self._key("failed")).decode()))
+        now = time.monotonic()
+        for other in self._others:
+            beats = self._store.add(self._key(f"beat/{other}"), 0)
+            if beats != self._seen[other][0]:
+                self._seen[other] = (beats, now)
+            late = now - self._seen[other][1] > SILENCE_SECONDS
+            if late and not self._store.check([self._key(f"bye/{other}")]):
+                silent = f"process {other} is silent for {SILENCE_SECONDS:g} s"
+                self.failure.abort(RunError(silent))
+
+    def _leave(self) -> None:
         """Tell the others, free threads that wait in the library, end the process if that fails."""
+        own = f"process {self._world.process} failed: {self.failure}"
         with contextlib.suppress(RuntimeError):
-            store.compare_set("failed", "", f"process {self.process} failed: {failure}")
-        time.sleep(2 * BEAT_SECONDS)
+            self._store.compare_set(self._key("failed"), "", own)
+        self._pause(2 * BEAT_SECONDS, lambda: False)
         for group in self._groups:
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError, AttributeError):
                 group.abort()
-        time.sleep(STUCK_SECONDS)
+        self._pause(STUCK_SECONDS, lambda: self.closed)
         stuck = [t.name for t in threading.enumerate() if t.name.startswith("rank ")]
-        if stuck and not self._closed:
-            print(f"{failure}\nstuck in a transfer: {stuck}", file=sys.stderr, flush=True)
+        if stuck and not self.closed:
+            print(f"{self.failure}\nstuck in a transfer: {stuck}", file=sys.stderr, flush=True)
             os._exit(3)
 
 
-KEPT: list[Any] = []
-"""Stores this process serves: others may need them until it ends."""
-
-
-class _Silence:
-    """When each process was last seen to count up."""
-
-    def __init__(self, processes: int, own: int) -> None:
-        self._others = [p for p in range(processes) if p != own]
-        now = time.monotonic()
-        self._seen = {p: (-1, now) for p in self._others}
-
-    def silent(self, store: Any) -> list[int]:
-        now = time.monotonic()
-        for other in self._others:
-            beats = store.add(f"beat/{other}", 0)
-            if beats != self._seen[other][0]:
-                self._seen[other] = (beats, now)
-        late = [p for p, (_, at) in self._seen.items() if now - at > SILENCE_SECONDS]
-        return [p for p in late if not store.check([f"bye/{p}"])]
+STORES: list[Any] = []
+"""The store of the job this process is in, if it is in one."""
 
 
 class ProcessTransport:
     """Transfers of this process's rank."""
 
-    def __init__(self, world: ProcessWorld, plan: Plan, groups: Sequence[Any]) -> None:
+    def __init__(
+        self, world: ProcessWorld, watch: _Watch, plan: Plan, groups: Sequence[Any]
+    ) -> None:
         import torch
 
-        self._torch, self._world, self._groups = torch, world, groups
-        self._distributed = world._distributed
+        self._torch, self._device, self._groups = torch, world.device, groups
+        self._distributed, self._watch = world.distributed, watch
         self._comms = plan.comms
         self._own = world.process
         self._work = {comm.id: np.empty(0, np.uint8) for comm in plan.comms}
@@ -209,7 +229,7 @@ class ProcessTransport:
         """Connections are made lazily; make them in one order on all processes."""
         for comm, group in zip(self._comms, self._groups, strict=True):
             if self._own in comm.ranks and len(comm.ranks) > 1:
-                tensor = self._torch.zeros(1, device=self._world._device)
+                tensor = self._torch.zeros(1, device=self._device)
                 self._distributed.all_reduce(tensor, group=group)
 
     def run(self, transfer: Transfer, step: int, source: Array, target: Array) -> None:
@@ -217,11 +237,12 @@ class ProcessTransport:
             OPS[transfer.op](self, transfer, source, target)
         except RuntimeError as error:
             ranks = self._comms[transfer.comm].ranks
-            reason = self._world.reason()
+            reason = self._watch.reason()
             raise RunError(reason or f"the members {ranks} cannot meet: {error}") from error
 
     def close(self) -> None:
-        """The groups end with the process."""
+        """The groups end with the process; nobody watches any more."""
+        self._watch.close()
 
     def _all_gather(self, transfer: Transfer, source: Array, target: Array) -> None:
         at = starts(transfer.counts)
@@ -302,7 +323,7 @@ class ProcessTransport:
     def _tensor(self, array: Array) -> Any:
         """Its bytes as a tensor on the device of the back end; on the CPU, the same memory."""
         as_bytes: Bytes = array.view(np.uint8)
-        return self._torch.from_numpy(as_bytes).to(self._world._device)
+        return self._torch.from_numpy(as_bytes).to(self._device)
 
     def _on_device(self, array: Array, call: Callable[[Any], Any]) -> None:
         tensor = self._tensor(array)

@@ -201,7 +201,6 @@ class Session:
             for stream in engine.streams:
                 stream.thread.join(timeout=5)
         self._resources.transport.close()
-        self._world.close()
         self._undo.close()
 
     def __enter__(self) -> Session:

@@ -35,8 +35,6 @@ class World(Protocol):
         """How many steps of a run may begin: process 0 says so, and the others follow. `last`:
         it will not be more."""
 
-    def close(self) -> None: ...
-
 
 class ThreadWorld:
     """Every rank is a set of threads of this process."""
@@ -55,6 +53,3 @@ class ThreadWorld:
 
     def grant(self, run: int, steps: int, last: bool) -> int:
         return steps
-
-    def close(self) -> None:
-        """Nothing to leave."""

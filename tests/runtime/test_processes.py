@@ -1,0 +1,114 @@
+"""Two processes over Gloo do what two threads do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anabranch.runtime.session import Session
+from tests.runtime.collectives import channel, examples, inputs, transfer_plan
+from tests.runtime.models import WIDTH, counter
+from tests.runtime.worker import plain
+
+pytest.importorskip("torch")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+Ended = list[subprocess.CompletedProcess[str]]
+
+
+def run_pair(what: str, folder: Path) -> Ended:
+    """Both processes, as torchrun would start them."""
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-m", "tests.runtime.worker", what, str(folder)]
+    started = [
+        subprocess.Popen(
+            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    ended = []
+    for process in started:
+        try:
+            out, err = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        ended.append(subprocess.CompletedProcess(command, process.returncode, out, err))
+    return ended
+
+
+def found(folder: Path, rank: int) -> Any:
+    return json.loads((folder / f"{rank}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What both ranks of a healthy run report; one start for all tests of it."""
+    folder = tmp_path_factory.mktemp("healthy")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", str(free_port()), "-m", "tests.runtime.worker", "healthy"]
+    done = subprocess.run(
+        [*command, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return [found(folder, rank) for rank in range(2)]
+
+
+def test_every_transfer_gives_the_bits_that_threads_give(under_torchrun: list[Any]) -> None:
+    every = [*examples(2), channel("f32", 5), channel("bf16", 0)]
+    for i, parts in enumerate(every):
+        with Session(transfer_plan(parts)) as session:
+            by_threads = plain(session.step("train", inputs(parts, seed=1)))
+        by_processes = [rank["collectives"][i] for rank in under_torchrun]
+        assert by_processes == [by_threads, by_threads], parts[0]
+
+
+def test_training_gives_the_bits_that_threads_give(under_torchrun: list[Any]) -> None:
+    """The reader runs dry in the middle, and both processes stop at the same step."""
+    (done, losses), other = (rank["train"] for rank in under_torchrun)
+    assert [done, losses] == other
+    assert done == 17
+    expected: list[Any] = []
+    with Session(counter(2)) as session:
+        for step in [*range(17), 0]:
+            x = np.random.default_rng(step).normal(size=(2, WIDTH))
+            expected.append(plain(session.step("train", {"x": x})))
+        expected.append(plain(session.step("eval")))
+    assert losses[:-2] == expected
+    assert losses[-1] == plain({"w": np.arange(WIDTH, dtype=float)})
+
+
+def test_a_failure_in_one_process_reaches_the_other_with_its_reason(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    for process in run_pair("planted", tmp_path):
+        assert process.returncode == 0, process.stderr
+    assert time.monotonic() - begin < 40
+    for rank in range(2):
+        message = found(tmp_path, rank)
+        assert "index 12 is outside 0..9, at hand.ab:40 embedding table[ids]" in message
+
+
+def test_a_killed_process_ends_the_other_with_an_error(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    alive, dead = run_pair("killed", tmp_path)
+    assert time.monotonic() - begin < 40
+    assert (alive.returncode, dead.returncode) == (0, 9), alive.stderr
+    message = found(tmp_path, 0)
+    assert "gone" in message or "cannot meet" in message or "silent" in message

@@ -1,0 +1,89 @@
+"""One process of a two-process run: `python -m tests.runtime.worker WHAT FOLDER`.
+
+What it found goes to FOLDER/RANK.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anabranch.runtime.processes import ProcessWorld
+from anabranch.runtime.session import Session
+from tests.runtime.collectives import channel, examples, inputs, transfer_plan
+from tests.runtime.models import WIDTH, counter
+from tests.runtime.test_faults import looking_up
+
+
+def plain(results: dict[str, Any]) -> dict[str, Any]:
+    """Exact, as text: the bytes of the arrays."""
+    return {name: np.ascontiguousarray(a).tobytes().hex() for name, a in results.items()}
+
+
+def collectives(world: ProcessWorld) -> Any:
+    """Every transfer; threads and processes have to give equal bits."""
+    got = []
+    for parts in [*examples(2), channel("f32", 5), channel("bf16", 0)]:
+        with Session(transfer_plan(parts), world=world) as session:
+            got.append(plain(session.step("train", inputs(parts, seed=1))))
+    return got
+
+
+def train(world: ProcessWorld) -> Any:
+    """Bursts, then single steps, then another program, then the state; rank 0's reader runs dry."""
+    losses: list[Any] = []
+
+    def feed(step: int) -> Any:
+        if step == 17:
+            raise StopIteration
+        return {"x": np.random.default_rng(step).normal(size=(2, WIDTH))}
+
+    with Session(counter(2, slots=2), world=world) as session:
+        done = session.run("train", 50, feed, lambda _, r: losses.append(plain(r)))
+        losses.append(plain(session.step("train", feed(0), step=done)))
+        losses.append(plain(session.step("eval")))
+        session.set_state("w", np.arange(WIDTH))
+        losses.append(plain(session.step("eval")))
+        losses.append(plain({"w": session.state("w")}))
+    return [done, losses]
+
+
+def healthy(world: ProcessWorld) -> Any:
+    return {"collectives": collectives(world), "train": train(world)}
+
+
+def planted(world: ProcessWorld) -> Any:
+    """Rank 1 fails in a kernel; rank 0 has to hear why."""
+    with Session(looking_up(2, bound=10), world=world) as session:
+        try:
+            session.step("train", {"x": np.array([3.0, 12.0])})
+        except Exception as error:
+            return str(error)
+    return "no error"
+
+
+def killed(world: ProcessWorld) -> Any:
+    """Rank 1 ends without a word in the middle of a run."""
+
+    def feed(step: int) -> Any:
+        if step == 5 and world.process == 1:
+            os._exit(9)
+        return {"x": np.zeros((2, WIDTH))}
+
+    with Session(counter(2), world=world) as session:
+        try:
+            session.run("train", 1000, feed)
+        except Exception as error:
+            return str(error)
+    return "no error"
+
+
+if __name__ == "__main__":
+    own = ProcessWorld()
+    found = globals()[sys.argv[1]](own)
+    Path(sys.argv[2], f"{own.process}.json").write_text(json.dumps(found))
