@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anabranch.ir.expr import Call, Cast, Expr, Read, reads, variables
 from anabranch.ir.index import affine, conjuncts, scatter_places
-from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Box, Compute
+from anabranch.ir.mesh import MICRO, STAGE, Mesh
+from anabranch.ir.ops import Compute
 from anabranch.ir.sbp import Layout, balanced, local_box
 from anabranch.ir.scalar import flops
 from anabranch.ir.types import TensorType, itemsize
+from anabranch.lowering.boxing import LOCAL, Seconds
 from anabranch.lowering.machine import Link, Machine
 from anabranch.lowering.signatures import Structure, legal_structure, structure
 
@@ -110,81 +111,94 @@ def is_contraction(op: Compute) -> bool:
 # ---- on a mesh ----------------------------------------------------------------------------------
 
 
+def fires(layouts: Iterable[Layout], mesh: Mesh) -> int:
+    """How often a step runs that has values of these layouts before and after it: once a step of
+    training, or once a micro-batch where one of them comes in parts."""
+    return mesh.micro if any(layout[MICRO].kind != "B" for layout in layouts) else 1
+
+
 def seconds(op: Compute, operands: Sequence[Layout], result: Layout, mesh: Mesh,
             machine: Machine) -> float:
     """Predicted seconds of one firing on the busiest rank; `machine` has the rates of one rank."""
-    return _seconds(structure(op), op_key(op), tuple(operands), result, mesh, machine)
+    chosen = legal_structure(structure(op), tuple(operands), result, mesh)
+    assert chosen is not None, "only legal layouts are priced"
+    return part_seconds(op, tuple(signature.split for signature in chosen), mesh, machine)
+
+
+def part_seconds(op: Compute, splits: tuple[str, ...], mesh: Mesh, machine: Machine) -> float:
+    """Seconds of one firing where the axes of the mesh split these variables (empty: none)."""
+    return _part_seconds(_Counted(structure(op), op), splits, mesh, machine)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Key:
+class _Counted:
     """A compute to count, compared by its structure."""
 
     structure: Structure
     op: Compute
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.structure is other.structure
+        return isinstance(other, _Counted) and self.structure is other.structure
 
     def __hash__(self) -> int:
         return hash(self.structure)
 
 
-def op_key(op: Compute) -> _Key:
-    return _Key(structure(op), op)
-
-
 @functools.cache
-def _seconds(of: Structure, key: _Key, operands: tuple[Layout, ...], result: Layout, mesh: Mesh,
-             machine: Machine) -> float:
-    extents = local_extents(of, operands, result, mesh)
-    done = _work(key.op, extents)
-    return machine.work_seconds(done.flops, done.bytes, contraction=is_contraction(key.op))
+def _part_seconds(
+    counted: _Counted, splits: tuple[str, ...], mesh: Mesh, machine: Machine
+) -> float:
+    extents = part_extents(counted.op.extents, splits, mesh)
+    done = _work(counted.op, extents)
+    return machine.work_seconds(done.flops, done.bytes, contraction=is_contraction(counted.op))
 
 
-def local_extents(
-    of: Structure, operands: tuple[Layout, ...], result: Layout, mesh: Mesh
-) -> dict[str, int]:
-    """The extents that rank 0, which never has less than another, loops over."""
-    chosen = legal_structure(of, operands, result, mesh)
-    assert chosen is not None, "only legal layouts are priced"
-    extents = of.extents
-    for signature, (_, parts) in zip(chosen, mesh.axes, strict=True):
-        if signature.split:
-            extents[signature.split], _ = balanced(extents[signature.split], parts, 0)
-    return extents
+def part_extents(extents: Mapping[str, int], splits: Sequence[str], mesh: Mesh) -> dict[str, int]:
+    """What rank 0, which never has less than another, loops over."""
+    part = dict(extents)
+    for name, parts in zip(splits, mesh.sizes, strict=True):
+        if name:
+            part[name], _ = balanced(part[name], parts, 0)
+    return part
 
 
 def box_seconds(type: TensorType, source: Layout, target: Layout, mesh: Mesh,
                 machine: Machine, step: str, axis: str) -> float:
-    """Seconds of one primitive step along an axis (`type` without regard to its layout)."""
-    shape_in, _ = local_box(type.shape, source, mesh, (0,) * len(mesh.axes))
-    shape_out, _ = local_box(type.shape, target, mesh, (0,) * len(mesh.axes))
-    size = itemsize(type.dtype)
-    give, take = math.prod(shape_in) * size, math.prod(shape_out) * size
+    """Seconds of one firing of a primitive step along an axis, or of a move between stages. `mesh`
+    has all axes, the layouts have those within a stage."""
+    give, take = (_local_bytes(type, layout, mesh.inner) for layout in (source, target))
     local = machine.work_seconds(0, give + take, contraction=False)
-    if step in ("slice", "fill", "accumulate"):
+    if axis == MICRO or step in LOCAL:
         return local
-    return local + collective_seconds(step, give, take, mesh.size(axis), machine.link(mesh, axis))
+    between = axis or STAGE
+    link = machine.link(mesh, between)
+    return local + collective_seconds(step, give, take, mesh.size(between), link)
+
+
+def _local_bytes(type: TensorType, layout: Layout, mesh: Mesh) -> int:
+    shape, _ = local_box(type.shape, layout, mesh, (0,) * len(mesh.axes))
+    return math.prod(shape) * itemsize(type.dtype)
 
 
 def collective_seconds(step: str, give: int, take: int, members: int, link: Link) -> float:
     """Ring forms: latency a hop, and the bytes that pass one rank. `give` and `take` are the
     bytes of the local input and output."""
+    if step == "move":
+        return link.latency + give / link.bandwidth
     hops = members - 1
     share = hops / members
     if step == "all_reduce":
         return 2 * (hops * link.latency + share * give / link.bandwidth)
-    if step == "all_gather":
-        return hops * link.latency + share * take / link.bandwidth
-    if step == "move":
-        return link.latency + give / link.bandwidth
-    return hops * link.latency + share * give / link.bandwidth  # reduce_scatter, all_to_all
+    moved = take if step == "all_gather" else give  # else reduce_scatter or all_to_all
+    return hops * link.latency + share * moved / link.bandwidth
 
 
-def op_seconds(op: Compute | Box, mesh: Mesh, machine: Machine) -> float:
-    """Predicted seconds of an op of phase `boxed`, by the layouts of its values."""
-    if isinstance(op, Box):
-        return box_seconds(op.result.type, op.source, op.target, mesh, machine, op.step, op.axis)
-    layouts = [v.type.layout or Layout() for v in op.operands]
-    return seconds(op, layouts, op.result.type.layout or Layout(), mesh, machine)
+@functools.cache
+def step_prices(mesh: Mesh, machine: Machine) -> Seconds:
+    """What the router pays for a step: its seconds in all firings of a step of training."""
+
+    def price(type: TensorType, source: Layout, target: Layout, step: str, axis: str) -> float:
+        once = box_seconds(type, source, target, mesh, machine, step, axis)
+        return once * fires((source, target), mesh)
+
+    return price

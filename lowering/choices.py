@@ -1,0 +1,330 @@
+"""The choices of a plan as numbers: nodes that choose, flows of values between them, all priced.
+
+A *node* is an op or an argument with its legal choices: the layouts of what it reads and of what it
+makes, and seconds of each. A *flow* is a value: the node that makes it, the nodes that want it, and
+seconds from each layout in which it may be made to each copy that may be wanted (a layout on the
+stage of the reader or on another one). A copy is paid for once, however many readers want it.
+
+Repeated layers choose together. Ops of `blocks.0.mlp` and `blocks.1.mlp` that have the same path
+but for the numbers, structure, stage and pins are one node, with their seconds added up: whatever
+it chooses is legal for all. Ops without such a path are nodes of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from anabranch.ir.core import Argument, Function, Op, Value
+from anabranch.ir.diagnostics import CompilerBug
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.ops import Compute, Pin, Return
+from anabranch.ir.sbp import Layout, Sbp, broadcast_on, local_box
+from anabranch.ir.types import TensorType, category, itemsize
+from anabranch.lowering.cost import fires, part_seconds, step_prices
+from anabranch.lowering.machine import Machine
+from anabranch.lowering.micro_axis import MicroPlan, plan_micro
+from anabranch.lowering.pins import Demand, Pins, conflict
+from anabranch.lowering.prices import Copy, Matrix, conversions, layouts_of
+from anabranch.lowering.signatures import Option, split_options, structure
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+Priced = dict[Option, float]  # what a node may choose, with seconds
+
+MEMORY_PRICE = 1e-15  # seconds a byte held on a rank is worth, where time does not decide
+
+
+@dataclass(slots=True)
+class Node:
+    """Ops or arguments that choose together; `seconds` is the sum over all of them."""
+
+    members: list[Op | Value]
+    options: tuple[Option, ...]
+    seconds: Matrix
+
+
+@dataclass(slots=True)
+class Flow:
+    """Values that one node makes and the same nodes read, `count` of them. `prices[row, copy]` is
+    for all of them; `made` gives the row of each choice of the producer, `wanted` the copy of each
+    choice of a reader."""
+
+    producer: int
+    made: Numbers
+    readers: list[tuple[int, Numbers]]
+    prices: Matrix
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Choices:
+    """All nodes and flows of a function on a mesh (of axes with several ranks)."""
+
+    mesh: Mesh
+    machine: Machine
+    nodes: list[Node] = field(default_factory=list)
+    flows: list[Flow] = field(default_factory=list)
+    node_of: dict[Op | Value, int] = field(default_factory=dict)
+    micro: MicroPlan = field(default_factory=MicroPlan)
+
+    def option(self, member: Op | Value, chosen: Sequence[int]) -> Option:
+        """What a member of a node has been given."""
+        number = self.node_of[member]
+        return self.nodes[number].options[chosen[number]]
+
+    def seconds(self, chosen: Sequence[int]) -> float:
+        """The predicted seconds of a plan."""
+        return (sum(float(n.seconds[k]) for n, k in zip(self.nodes, chosen, strict=True))
+                + sum(flow_seconds(flow, chosen) for flow in self.flows))
+
+
+def flow_seconds(flow: Flow, chosen: Sequence[int]) -> float:
+    """Seconds of the copies that a plan makes of a value."""
+    row = flow.made[chosen[flow.producer]]
+    copies = {int(wanted[chosen[node]]) for node, wanted in flow.readers}
+    return float(sum(flow.prices[row, copy] for copy in sorted(copies)))
+
+
+def build_choices(function: Function, mesh: Mesh, machine: Machine, pins: Pins) -> Choices:
+    """Everything that a plan of a function may choose from. `mesh` has all axes; layouts are those
+    on `inner(mesh)`."""
+    return _Builder(function, mesh, machine, pins).build()
+
+
+def inner(mesh: Mesh) -> Mesh:
+    """The axes within a stage that have several ranks (or micro-batches)."""
+    return Mesh(tuple(axis for axis in mesh.inner.axes if axis[1] > 1))
+
+
+class _Builder:
+    """Makes nodes of ops and arguments, then flows of values."""
+
+    def __init__(self, function: Function, mesh: Mesh, machine: Machine, pins: Pins) -> None:
+        self.function, self.whole_mesh, self.mesh, self.pins = function, mesh, inner(mesh), pins
+        self.machine = machine.shared_by(mesh.ranks)
+        self.prices = step_prices(mesh, self.machine)
+        micro = plan_micro(function, mesh.micro)
+        self.found = Choices(self.mesh, self.machine, micro=micro)
+        self.small = any(_is_thin(demand, type, self.mesh) for demand, type in self._demands())
+        self.stages = {a.value: a.stage for a in function.arguments}
+        self.everywhere = {a.value for a in function.arguments if a.role in ("step", "seed")}
+        self.keys: dict[Hashable, int] = {}
+        self.tie = Ties(function)
+
+    def build(self) -> Choices:
+        for argument in self.function.arguments:
+            key = self.tie.of_argument(argument, self.pins.arguments.get(argument.value, []))
+            self._add(argument.value, key, partial(self._argument, argument))
+        for op in self.function.body:
+            key = self.tie.of_op(op, self.found.micro.ops.get(op))
+            self._add(op, key, partial(self._of_op, op))
+            self.stages.update(dict.fromkeys(op.results, op.stage))
+        for node in self.found.nodes:
+            node.seconds = node.seconds * len(node.members)
+        self.found.flows = self._flows()
+        return self.found
+
+    def _demands(self) -> Iterable[tuple[Demand, TensorType]]:
+        for value, demands in self.pins.arguments.items():
+            yield from ((demand, value.type) for demand in demands)
+        for op, demand in self.pins.ops.items():
+            yield demand, op.result.type
+
+    # ---- nodes ---------------------------------------------------------------------------------
+
+    def _add(self, member: Op | Value, key: Hashable, priced: Callable[[], Priced]) -> None:
+        number = self.keys.setdefault(key, len(self.found.nodes))
+        if number == len(self.found.nodes):
+            found = priced()
+            self.found.nodes.append(Node([], tuple(found), np.array(list(found.values()))))
+        self.found.nodes[number].members.append(member)
+        self.found.node_of[member] = number
+
+    def _of_op(self, op: Op) -> Priced:
+        match op:
+            case Compute():
+                return self._compute(op)
+            case Pin():
+                return self._pin(op)
+            case Return():
+                whole = broadcast_on(self.mesh)
+                return {((whole,) * len(op.values), whole): 0.0}
+        raise CompilerBug(f"'{op.kind}' cannot be planned", op.loc)
+
+    def _argument(self, argument: Argument) -> Priced:
+        value = argument.value
+        demands = self.pins.arguments.get(value, [])
+        layouts = self._allowed(value.type, demands, self.found.micro.of(value))
+        return {((), layout): self._memory(value.type, layout) for layout in layouts}
+
+    def _allowed(
+        self, type: TensorType, demands: list[Demand], times: Sequence[Sbp],
+        partials: Sequence[str] = (),
+    ) -> list[Layout]:
+        """The layouts that meet all demands; without any, those that leave no rank empty."""
+        def meeting(demands: Sequence[Demand]) -> list[Layout]:
+            thin = frozenset(s.dim for d in demands for s in d.layout.sbps() if s.kind == "S")
+            every = layouts_of(type, self.mesh, partials, times, thin)
+            return [layout for layout in every if all(d.allows(layout) for d in demands)
+                    and _is_filled(type, layout, self.mesh, demands)]
+
+        found = meeting(demands)
+        if not found:
+            raise conflict(demands, lambda some: bool(meeting(some)))
+        return found
+
+    def _compute(self, op: Compute) -> Priced:
+        entries = self.found.micro.ops.get(op)
+        options = split_options(op, self.mesh, small=self.small, in_time=entries)
+        return {
+            option: self._seconds(op, option, splits) for option, splits in options.items()}
+
+    def _seconds(self, op: Compute, option: Option, splits: tuple[str, ...]) -> float:
+        """Seconds of an op in a step."""
+        operands, result = option
+        once = part_seconds(op, splits, self.mesh, self.machine)
+        return once * fires((*operands, result), self.mesh) + self._memory(op.result.type, result)
+
+    def _pin(self, op: Pin) -> Priced:
+        """The same value in a layout that the pin allows: made so, or boxed."""
+        demand, type = self.pins.ops[op], op.result.type
+        kinds = (demand.layout.partial or "sum",) if category(type.dtype) != "bool" else ()
+        layouts = self._allowed(type, [demand], self.found.micro.of(op.result), kinds)
+        return {((layout,), layout): 0.0 for layout in layouts}
+
+    def _memory(self, type: TensorType, layout: Layout) -> float:
+        shape, _ = local_box(type.shape, layout, self.mesh, (0,) * len(self.mesh.axes))
+        return MEMORY_PRICE * float(np.prod(shape)) * itemsize(type.dtype)
+
+    # ---- flows ---------------------------------------------------------------------------------
+
+    def _flows(self) -> list[Flow]:
+        found: dict[Hashable, Flow] = {}
+        for value, demands in self._readers().items():
+            producer = self.found.node_of[value.op or value]
+            key = (producer, tuple(demands))
+            if key in found:
+                found[key].count += 1
+            else:
+                found[key] = self._flow(value, producer, demands)
+        for flow in found.values():
+            flow.prices = flow.prices * flow.count
+        return list(found.values())
+
+    def _readers(self) -> dict[Value, list[tuple[int, int, bool]]]:
+        """For each value (node, operand or -1 for its own layout, whether on another stage)."""
+        found: dict[Value, list[tuple[int, int, bool]]] = {}
+        last = self.function.body.last
+        assert isinstance(last, Return)
+        for op in self.function.body:
+            operands = last.values if op is last else op.operands
+            for place, value in enumerate(operands):
+                moves = op is not last and self._moves(value, op.stage)
+                found.setdefault(value, []).append((self.found.node_of[op], place, moves))
+        states = {a.value.name: a for a in self.function.states()}
+        for name, value in last.updates.items():
+            home = states[name]
+            moves = self._moves(value, home.stage)
+            found.setdefault(value, []).append((self.found.node_of[home.value], -1, moves))
+        return found
+
+    def _moves(self, value: Value, stage: int) -> bool:
+        return value not in self.everywhere and self.stages[value] != stage
+
+    def _flow(self, value: Value, producer: int, demands: list[tuple[int, int, bool]]) -> Flow:
+        sources, made = _numbered([option[1] for option in self.found.nodes[producer].options])
+        copies: dict[Copy, int] = {}
+        readers = []
+        for node, place, moves in demands:
+            wanted = np.array([
+                copies.setdefault((_wanted(option, place), moves), len(copies))
+                for option in self.found.nodes[node].options])
+            readers.append((node, wanted))
+        plain = value.type.with_layout(None)
+        prices = conversions(plain, sources, tuple(copies), self.mesh, self.prices)
+        return Flow(producer, made, readers, prices)
+
+
+def _wanted(option: Option, place: int) -> Layout:
+    return option[1] if place < 0 else option[0][place]
+
+
+def _numbered(layouts: Sequence[Layout]) -> tuple[tuple[Layout, ...], Numbers]:
+    index: dict[Layout, int] = {}
+    numbers = np.array([index.setdefault(layout, len(index)) for layout in layouts])
+    return tuple(index), numbers
+
+
+def _is_thin(demand: Demand, type: TensorType, mesh: Mesh) -> bool:
+    return not _fills(type, demand.layout, mesh)
+
+
+def _fills(type: TensorType, layout: Layout, mesh: Mesh) -> bool:
+    """Whether every rank has a part of every dimension that is split."""
+    parts: Counter[int] = Counter()
+    for axis, sbp in layout.entries:
+        if sbp.kind == "S":
+            parts[sbp.dim] = max(parts[sbp.dim], 1) * mesh.size(axis)
+    return all(type.shape[dim] >= n for dim, n in parts.items())
+
+
+def _is_filled(
+    type: TensorType, layout: Layout, mesh: Mesh, demands: Sequence[Demand]
+) -> bool:
+    """The same, but for the splits that are demanded."""
+    pinned = {axis for demand in demands for axis in demand.layout.axes}
+    free = {sbp.dim for axis, sbp in layout.entries if sbp.kind == "S" and axis not in pinned}
+    return _fills(type, Layout(tuple(
+        (axis, sbp) for axis, sbp in layout.entries if sbp.kind == "S" and sbp.dim in free)), mesh)
+
+
+class Ties:
+    """Which ops and arguments choose together: keys that are equal for those of repeated layers."""
+
+    NUMBER = re.compile(r"(?<![^.\s])\d+(?![^.\s])")
+
+    def __init__(self, function: Function) -> None:
+        self.count: Counter[Hashable] = Counter()
+        self.pins = _pins_by_layer(function)
+
+    def of_argument(self, argument: Argument, demands: Sequence[Demand]) -> Hashable:
+        name = argument.value.name
+        if argument.role != "state" or not self.NUMBER.search(name):
+            return argument.value
+        pinned = tuple(demand.layout for demand in demands)
+        return ("state", self._shared(name), argument.value.type, pinned, argument.stage)
+
+    def of_op(self, op: Op, micro: Hashable) -> Hashable:
+        path = op.loc.path
+        if isinstance(op, Return) or not self.NUMBER.search(path):
+            return op
+        alike = structure(op) if isinstance(op, Compute) else op.result.type
+        here = (path, op.loc.line, alike, op.stage, micro, op.recompute)
+        self.count[here] += 1
+        return ("op", self._shared(path), *here[1:], self.count[here])
+
+    def _shared(self, path: str) -> Hashable:
+        """A path without its numbers, and the pins of the layer that it lies in."""
+        return self.NUMBER.sub("*", path), self.pins.get(layer_of(path), frozenset())
+
+
+def layer_of(path: str) -> str:
+    """A path up to its first number: `blocks.3` of `blocks.3.attn.proj`."""
+    number = Ties.NUMBER.search(path)
+    return path[: number.end()] if number else path
+
+
+def _pins_by_layer(function: Function) -> Mapping[str, frozenset[tuple[str, Layout]]]:
+    found: dict[str, set[tuple[str, Layout]]] = {}
+    pinned = [(op.loc.path, op.layout) for op in function.body if isinstance(op, Pin)]
+    pinned += [(a.value.name, a.pin) for a in function.arguments if a.pin is not None]
+    for path, layout in pinned:
+        found.setdefault(layer_of(path), set()).add((Ties.NUMBER.sub("*", path), layout))
+    return {layer: frozenset(pins) for layer, pins in found.items()}

@@ -1,0 +1,165 @@
+"""The axis `micro` is planned first, by propagation: a split in time has no price to weigh.
+
+The batch comes in parts, S(0) on `micro`; states are whole. From there every op keeps what it can
+in parts, or as terms of a sum (P), without a conversion; terms are accumulated (P -> B) where
+something not linear, a state or the caller needs the whole, and once accumulated the whole is used
+wherever it serves. Whole values are cut in time (B -> S) where they meet the batch. The other way,
+making a whole of parts, does not exist: it is the user's error, with the line that asks for it.
+
+What is made of indices and random numbers alone is made in parts if all its readers want parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from anabranch.ir.core import Function, Op, Value
+from anabranch.ir.diagnostics import Loc, fail
+from anabranch.ir.mesh import MICRO, Mesh
+from anabranch.ir.ops import Compute, Pin, Return
+from anabranch.ir.sbp import B, S, Sbp
+from anabranch.lowering.boxing import whole_batch
+from anabranch.lowering.signatures import InTime, options
+
+
+@dataclass(slots=True)
+class MicroPlan:
+    """Entries on the axis of time: of every value, and of every op's operands and result. Both are
+    empty where there is one micro-batch."""
+
+    values: dict[Value, Sbp] = field(default_factory=dict)
+    ops: dict[Op, InTime] = field(default_factory=dict)
+
+    def of(self, value: Value) -> tuple[Sbp, ...]:
+        """The entry of a value, or nothing if there is no axis of time."""
+        return (self.values[value],) if value in self.values else ()
+
+
+def plan_micro(function: Function, micro: int) -> MicroPlan:
+    """Entries for every value of a function."""
+    if micro == 1:
+        return MicroPlan()
+    found = MicroPlan(_arguments(function, micro))
+    whole: set[Value] = set()  # values of which terms are accumulated anyway
+    while True:
+        for op in function.body:
+            if not isinstance(op, Return):
+                found.ops[op] = _choose(op, found.values, whole, micro)
+                found.values[op.result] = found.ops[op][1]
+        more = set(_accumulated(found)) - whole
+        if not more:
+            break
+        whole |= more
+    _check_return(function, found)
+    _make_in_parts(function, found, micro)
+    return found
+
+
+def _arguments(function: Function, micro: int) -> dict[Value, Sbp]:
+    """The batch is the leading extent of the first input that has one."""
+    shaped = [a for a in function.arguments if a.role == "input" and a.value.type.rank]
+    if not shaped:
+        raise fail(f"there is no batch to cut into {micro} micro-batches",
+                   help="use micro=1, or give the batch as an input")
+    batch = shaped[0].value.type.shape[0]
+    if batch % micro:
+        raise fail(f"{micro} micro-batches cannot share a batch of {batch} evenly", shaped[0].span,
+                   help=f"choose micro so that it divides {batch}")
+    in_parts = {a.value for a in shaped if a.value.type.shape[0] == batch}
+    return {v: S(0) if v in in_parts else B for v in function.body.args}
+
+
+def _candidates(op: Op, values: dict[Value, Sbp], micro: int) -> Iterator[InTime]:
+    """The signatures of an op in time, most wanted first."""
+    if isinstance(op, Compute):
+        for operands, result in options(op, Mesh(((MICRO, micro),)), small=True):
+            yield tuple(layout[MICRO] for layout in operands), result[MICRO]
+    else:
+        entry = values[op.operands[0]]
+        yield (entry,), entry
+
+
+def _choose(op: Op, values: dict[Value, Sbp], whole: set[Value], micro: int) -> InTime:
+    ranked = {
+        (rank, place): entries for place, entries in enumerate(_candidates(op, values, micro))
+        if (rank := _rank(op, entries, values, whole)) is not None}
+    if not ranked:
+        asked = next(v for v in op.operands if values[v].kind == "S")
+        raise whole_batch(asked, op.loc)
+    return ranked[min(ranked)]
+
+
+def _rank(
+    op: Op, entries: InTime, values: dict[Value, Sbp], whole: set[Value]
+) -> tuple[int, int, int] | None:
+    """How unwelcome a signature is: sums to accumulate, values to cut, and the kind of result; None
+    if some operand cannot be had so."""
+    operands, result = entries
+    sums, cuts = set(), set()
+    for value, wanted in zip(op.operands, operands, strict=True):
+        made = values[value]
+        if made == wanted:
+            continue
+        if (made.kind, wanted.kind) == ("P", "B"):
+            sums.update({value} - whole)
+        elif (made.kind, wanted.kind) == ("B", "S"):
+            cuts.add(value)
+        else:
+            return None
+    in_parts = any(wanted.kind == "S" for wanted in operands)
+    kind = {"B": 1, "P": 2, "S": 0 if in_parts else 3}[result.kind]
+    return len(sums), len(cuts), kind
+
+
+def _accumulated(found: MicroPlan) -> Iterator[Value]:
+    """The values of which some op wants the whole sum."""
+    for op, (operands, _) in found.ops.items():
+        for value, wanted in zip(op.operands, operands, strict=True):
+            if found.values[value].kind == "P" and wanted == B:
+                yield value
+
+
+def _check_return(function: Function, found: MicroPlan) -> None:
+    last = function.body.last
+    assert isinstance(last, Return)
+    for value in last.operands:
+        if found.values[value].kind == "S":
+            raise whole_batch(value, value.op.loc if value.op else Loc())
+
+
+def _make_in_parts(function: Function, found: MicroPlan, micro: int) -> None:
+    """Lets ops on nothing but scalars and each other follow their readers into parts."""
+    free = _free(function)
+    for op in reversed(function.body):
+        if op in free and found.ops[op][1] == B:
+            wanted = {
+                entry for user in op.result.uses
+                for value, entry in zip(user.operands, _wants(user, found), strict=True)
+                if value is op.result}
+            if len(wanted) == 1 and (entry := wanted.pop()).kind == "S":
+                for entries in _candidates(op, found.values, micro):
+                    if entries[1] == entry and _in_reach(op, entries, found, free):
+                        found.ops[op], found.values[op.result] = entries, entry
+                        break
+
+
+def _free(function: Function) -> set[Op]:
+    free: set[Op] = set()
+    for op in function.body:
+        if isinstance(op, Compute | Pin) and all(
+            v.type.rank == 0 or v.op in free for v in op.operands
+        ):
+            free.add(op)
+    return free
+
+
+def _wants(user: Op, found: MicroPlan) -> tuple[Sbp, ...]:
+    return (B,) * len(user.operands) if isinstance(user, Return) else found.ops[user][0]
+
+
+def _in_reach(op: Op, entries: InTime, found: MicroPlan, free: set[Op]) -> bool:
+    """Whether operands are as wanted, or are free and may follow in their turn."""
+    return all(
+        found.values[v] == wanted or (v.op in free and wanted.kind == "S")
+        for v, wanted in zip(op.operands, entries[0], strict=True))

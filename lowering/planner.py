@@ -1,0 +1,90 @@
+"""Chooses how every value lies on the mesh, by predicted seconds: phase `global` -> `sbp`.
+
+The objective is the predicted time of a step: each op in the layouts it is given, times how often
+it fires, and each change of layout once per value and target, however many ops read it. The choice
+is exact (`solve.py`): a plan is only beaten if a price is wrong. Nothing is assumed of what belongs
+together: a parameter, its gradient and its moments each lie where it is cheapest, but for one rule,
+that the next value of a state lies as the state does.
+
+Order of work: pins (`pins.py`), the axis of micro-batches by propagation (`micro_axis.py`), then
+the axes of ranks: choices with their seconds (`choices.py`, `prices.py`), exact elimination
+(`eliminate.py`), a linear program (`solve.py`), and the result as ops and boxes (`distribute.py`).
+Stages are given. What was decided, and what else there was, is kept in `Decisions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anabranch.ir.core import Function, Module, Value
+from anabranch.ir.diagnostics import CompilerBug
+from anabranch.ir.mesh import MICRO, Mesh
+from anabranch.ir.ops import Compute
+from anabranch.ir.sbp import Layout
+from anabranch.lowering.choices import build_choices
+from anabranch.lowering.decisions import Decisions
+from anabranch.lowering.distribute import distribute
+from anabranch.lowering.machine import Machine
+from anabranch.lowering.pins import collect_pins
+from anabranch.lowering.signatures import legal
+from anabranch.lowering.solve import solve
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A module of phase `sbp` and, for each function, how it came about."""
+
+    module: Module
+    decisions: dict[str, Decisions]
+
+
+def plan(
+    module: Module, mesh: Mesh, machine: Machine, pins: Mapping[str, Layout] | None = None
+) -> Module:
+    """The module in layouts on the mesh (all its axes, `micro` included). `pins` are layouts of
+    states, by name, that other programs have fixed."""
+    return decide(module, mesh, machine, pins).module
+
+
+def decide(
+    module: Module, mesh: Mesh, machine: Machine, pins: Mapping[str, Layout] | None = None
+) -> Planned:
+    """`plan`, with its decisions."""
+    if module.phase != "global":
+        raise CompilerBug(f"planning comes in phase 'global', not '{module.phase}'")
+    planned = Planned(Module({}, "sbp", mesh), {})
+    for function in module.functions.values():
+        decisions = _decide(function, mesh, machine, pins or {})
+        planned.decisions[function.name] = decisions
+        planned.module.add(distribute(function, mesh.inner, decisions.layouts))
+        _check_legal(planned.module.functions[function.name], mesh.inner)
+    return planned
+
+
+def state_layouts(function: Function) -> dict[str, Layout]:
+    """Where a planned function keeps its states, by name: pins for the programs that share them."""
+    return {
+        a.value.name: Layout(tuple(e for e in layout.entries if e[0] != MICRO))
+        for a in function.states() if (layout := a.value.type.layout) is not None}
+
+
+def _decide(
+    function: Function, mesh: Mesh, machine: Machine, states: Mapping[str, Layout]
+) -> Decisions:
+    pins = collect_pins(function, mesh, states)
+    choices = build_choices(function, mesh, machine, pins)
+    return Decisions(function, choices, solve(choices), tuple(pins.notes))
+
+
+def _check_legal(function: Function, mesh: Mesh) -> None:
+    for op in function.body:
+        if isinstance(op, Compute):
+            operands, result = _layouts(op.operands), _layouts(op.results)[0]
+            if legal(op, operands, result, mesh) is None:
+                raise CompilerBug(f"planned {', '.join(map(str, operands))} -> {result} for an op "
+                                  "that has no such signature", op.loc)
+
+
+def _layouts(values: tuple[Value, ...]) -> list[Layout]:
+    return [v.type.layout or Layout() for v in values]
