@@ -19,8 +19,8 @@ import numpy as np
 from anabranch.ir.core import Function, Module, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Return, Transfer
-from anabranch.ir.reference import COMBINE, NUMPY, evaluate_op, identity
+from anabranch.ir.ops import Return, Transfer, identity
+from anabranch.ir.reference import COMBINE, NUMPY, evaluate_op
 from anabranch.ir.sbp import Layout, balanced
 from anabranch.ir.types import TensorType
 from anabranch.lowering.local_compute import held

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from anabranch.ir.core import Block, Value
 from anabranch.ir.expr import Call, Cast, Const, Expr, Origin, Read, add, integer, sub, where
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Box, Compute, Transfer
-from anabranch.ir.reference import identity
+from anabranch.ir.ops import Box, Compute, Transfer, identity
 from anabranch.ir.sbp import Layout, balanced
 from anabranch.ir.types import TensorType, is_float, tensor
 from anabranch.lowering.local_compute import Place, cut_of, local_type, origin
