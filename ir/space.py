@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.ir.core import Value
-from anabranch.ir.expr import Const, Expr, Read, Var, reads, substitute, variables
+from anabranch.ir.expr import Expr, Read, Var, reads, substitute, variables
 from anabranch.ir.index import Affine, affine, expression, mixed_radix
 from anabranch.ir.ops import Compute
 
@@ -282,7 +282,8 @@ def _space(clauses: list[Clause], homes: dict[Value, int], ties: _Ties) -> Space
     parallel, reduced = sets
     extents = {a: n for c in named for a, n in c.ranges}
     waves = _waves(named, homes)
-    return Space(extents, named, parallel, reduced, _lanes(named, parallel + reduced), waves)
+    lanes = _lanes(named, homes, parallel + reduced)
+    return Space(extents, named, parallel, reduced, lanes, waves)
 
 
 def _axis_names(clauses: list[Clause], ties: _Ties) -> dict[Node, str]:
@@ -334,17 +335,22 @@ def _waves(clauses: Sequence[Clause], homes: dict[Value, int]) -> tuple[int, ...
     return tuple(waves)
 
 
-def _lanes(clauses: Sequence[Clause], axes: tuple[str, ...]) -> str | None:
-    """The axis that most reads and results of full rank have last; results count twice."""
+def _lanes(
+    clauses: Sequence[Clause], homes: Mapping[Value, int], axes: tuple[str, ...]
+) -> str | None:
+    """The axis that most accesses of full rank have last; final results count twice."""
     votes: Counter[tuple[int, str]] = Counter()
+    inner = {v for c in clauses for v in c.operands}
     for c in clauses:
-        if c.dims and c.dims[-1]:
+        if c.dims and c.dims[-1] and c.result not in inner:
             votes[len(c.result_vars), c.dims[-1][-1]] += 2
         for read in c.reads:
             last = affine(read.subscripts[-1]) if read.subscripts else None
-            for name, stride in () if last is None else last.terms:
+            if last is None or c.operands[read.operand] in homes:
+                continue
+            used = {v for s in read.subscripts for v in variables(s)}
+            for name, stride in last.terms:
                 if stride == 1:
-                    used = {v for s in read.subscripts for v in variables(s)}
                     votes[len(used), name] += 1
     if not votes:
         return axes[-1] if axes else None
@@ -352,6 +358,3 @@ def _lanes(clauses: Sequence[Clause], axes: tuple[str, ...]) -> str | None:
     return max((a for a in axes if (widest, a) in votes),
                key=lambda a: (votes[widest, a], axes.index(a)), default=axes[-1] if axes else None)
 
-
-def constant_zero(expr: Expr) -> bool:
-    return isinstance(expr, Const) and expr.value == 0
