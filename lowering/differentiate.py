@@ -129,7 +129,7 @@ class Sweep:
         each: list[Expr] = [frame.read(part, [Var(n) for n in names]) for part in parts]
         body = functools.reduce(add, each)
         extents = dict(zip(names, value.type.shape, strict=True))
-        return frame.emit(body, [(n,) for n in names], extents, name=f"d.{value.name}")
+        return frame.emit(body, [(n,) for n in names], extents, name=named(value))
 
     def _home(self, value: Value, parts: list[Value]) -> Writer:
         """Where a value lives; an argument has the loc of what uses it first."""
@@ -153,12 +153,17 @@ class Sweep:
             raise CompilerBug(f"'{op.kind}' has no gradient", op.loc)
 
 
+def named(value: Value) -> str:
+    """The name of the gradient by a value."""
+    return f"d.{value.name}" if value.name else "d"
+
+
 def _filled(writer: Writer, like: Value, value: float) -> Value:
     """A tensor of one number, shaped like another value."""
     names = [f"i{d}" for d in range(like.type.rank)]
     return Frame(writer, []).emit(
         Const(value, like.type.dtype), [(n,) for n in names],
-        dict(zip(names, like.type.shape, strict=True)), name=f"d.{like.name}")
+        dict(zip(names, like.type.shape, strict=True)), name=named(like))
 
 
 # --- one statement ---------------------------------------------------------------------------
@@ -255,7 +260,7 @@ def _contribution(
         conditions += group[0].conditions
     else:
         weight = _lazy_sum(group, zero(target.type.dtype))
-    return gradient_sum(view.frame, weight, conditions, inverse, f"d.{target.name}")
+    return gradient_sum(view.frame, weight, conditions, inverse, named(target))
 
 
 def _lazy_sum(group: Sequence[Term], nothing: Expr) -> Expr:
@@ -285,14 +290,13 @@ def _shared_by_ties(view: View, cotangent: Value, tie: Expr) -> Value:
     dtype = op.result.type.dtype
     one = Const(1.0, dtype)
     guard = conjunction([*_placed(view), *view.conditions, tie])
-    name = op.result.name
     count = frame.emit(one, op.dims, op.extents, reduce="sum", reduced=op.reduced, guard=guard,
-                       name=f"{name}.ties")
+                       name=f"{op.result.name}.ties")
     plain = [expression(mixed_radix(dim, op.extents)) for dim in op.dims]
     ties = frame.read(count, plain)
     share = Call("div", (frame.read(cotangent, plain), ties))
     body = where(Call("gt", (ties, zero(dtype))), share, zero(dtype))
-    return frame.emit(body, op.dims, op.extents, name=f"d.{name}")
+    return frame.emit(body, op.dims, op.extents, name=named(op.result))
 
 
 def _placed(view: View) -> list[Expr]:

@@ -14,11 +14,13 @@ until nothing changes:
 2. Expressions are rewritten by `equations`.
 3. Summed variables of extent 1, or that nothing depends on, go away.
 4. A statement that copies a value is that value; equal statements are one.
-5. What is then copied into another shape only, and used nowhere else, is computed in that shape in
-   the first place.
+5. What is then copied into a shape with merged dimensions is computed in that shape in the first
+   place, because everyone can read it split, but not the other way round. So is what is given back
+   in another shape only.
 
 Last, what nothing reads is erased. `stop` and `stop_grad` go away as soon as the function has no
-gradient to be expanded; until then, values by which is differentiated are left alone.
+gradient to be expanded; until then, values by which is differentiated are left alone. States keep
+values of their own: what is the next value of two is computed twice.
 
 Results are equal up to the sign of zeros and the rounding of literals. It is idempotent, and linear
 in the size of the program but for the number of sweeps, which is small. It does not fuse: an
@@ -42,6 +44,7 @@ from anabranch.ir.expr import (
     Rand,
     Read,
     Var,
+    call,
     children,
     integer,
     mul,
@@ -54,7 +57,7 @@ from anabranch.ir.expr import (
     where,
 )
 from anabranch.ir.index import affine, digits, expression, mixed_radix
-from anabranch.ir.ops import Compute, Gradient, identity
+from anabranch.ir.ops import Compute, Gradient, Return, identity
 from anabranch.ir.rewrite import dce
 from anabranch.ir.types import is_float
 from anabranch.lowering.equations import Scope, simplified, split
@@ -75,7 +78,7 @@ def simplify_function(function: Function) -> None:
     kept = {value for op in gradients for value in op.operands[1:]}
     stages = {a.value: a.stage for a in function.arguments}
     for _ in range(MAX_SWEEPS):
-        sweep = Sweep(kept, stages, stops=bool(gradients))
+        sweep = Sweep(kept, stages, state_updates(function), stops=bool(gradients))
         for op in function.body:
             if isinstance(op, Compute) and op.result.type.layout is None:
                 sweep.visit(op)
@@ -84,12 +87,18 @@ def simplify_function(function: Function) -> None:
             return
 
 
+def state_updates(function: Function) -> set[Value]:
+    end = function.body.last
+    return set(end.updates.values()) if isinstance(end, Return) else set()
+
+
 @dataclass(slots=True)
 class Sweep:
     """One pass over a function: the statements seen so far, by what they compute."""
 
     kept: set[Value]  # what must stay a value of its own
     stages: dict[Value, int]
+    updates: set[Value]  # the next values of states
     stops: bool
     numbers: dict[Value, int] = field(default_factory=dict)
     known: dict[Any, Value] = field(default_factory=dict)
@@ -101,11 +110,22 @@ class Sweep:
         if before != (op.ranges, op.dims, op.reduced, op.guard, op.body, op.operands):
             self.changed = True
         same = self.copied(op) or self.known.setdefault(self.key(op), op.result)
-        if same is not op.result and op.result not in self.kept:
+        if same is not op.result and self.may_be(op.result, same):
             op.result.replace_by(same)
             self.changed = True
         elif (source := self.source_of_a_new_shape(op)) is not None:
             self.changed |= reshape_source(source, op)
+
+    def may_be(self, value: Value, same: Value) -> bool:
+        """Whether `value` needs no tensor of its own, given an equal one."""
+        if value in self.kept:
+            return False
+        if value not in self.updates:
+            return True
+        free = same.op is not None and same not in self.updates
+        if free:
+            self.updates.add(same)
+        return free
 
     def rewrite(self, op: Compute) -> None:
         """Rules 1 to 3, on one statement."""
@@ -153,11 +173,14 @@ class Sweep:
             return None
         source = op.operands[0]
         makes = source.op
-        alone = list(source.uses) == [op] and source not in self.kept
-        if not isinstance(makes, Compute) or not alone or makes.block is not op.block:
+        if not isinstance(makes, Compute) or is_layout(makes) or {source, op.result} & self.kept:
             return None
+        merges = op.result.type.rank < source.type.rank
+        returned = any(isinstance(user, Return) for user in op.result.uses)
+        given_back = returned and list(source.uses) == [op]
         same_place = (makes.stage, makes.recompute) == (op.stage, op.recompute)
-        return makes if same_place and is_bijection(op) else None
+        wanted = same_place and (merges or given_back)
+        return makes if wanted and is_bijection(op) else None
 
 
 def without_stops(expr: Expr) -> Expr:
@@ -286,23 +309,60 @@ def places_of(
 
 
 def reshape_source(source: Compute, op: Compute) -> bool:
-    """Make `op`, a copy of the result of `source` in another shape, compute it itself."""
+    """Compute what `op` copies in the shape of `op`; `source` becomes a layout of that."""
     split_like(source, op)
     assert isinstance(op.body, Read)
     places = places_of(source, op.body.subscripts, op.extents)
-    if places is None:
+    back = inverse_places(op)
+    if places is None or back is None:
         return False
     taken = {v for v, _ in op.ranges}
-    extents = source.extents
     rename = {v: _fresh(v, taken) for v in source.reduced}
     places.update({old: Var(new) for old, new in rename.items()})
-    op.ranges = (*op.ranges, *((new, extents[old]) for old, new in rename.items()))
-    op.reduce, op.reduced = source.reduce, tuple(rename.values())
-    op.guard = None if source.guard is None else substitute(source.guard, places)
-    op.body = substitute(source.body, places)
-    op.loc, op.result.name = source.loc, source.result.name
-    op.set_operands(source.operands)
+    block = source.block
+    assert block is not None
+    made = block.insert_before(Compute(
+        source.operands, op.result.type.dtype,
+        (*op.ranges, *((rename[v], source.extents[v]) for v in source.reduced)),
+        op.dims, substitute(source.body, places), reduce=source.reduce,
+        reduced=tuple(rename.values()),
+        guard=None if source.guard is None else substitute(source.guard, places),
+        name=source.result.name, loc=source.loc, stage=source.stage, recompute=source.recompute,
+    ), source)
+    op.result.replace_by(made.result)
+    _become_layout(source, made.result, back)
     return True
+
+
+def inverse_places(op: Compute) -> list[Expr] | None:
+    """Subscripts of the result of a bijective layout by variables `d0, d1, ...` of its operand."""
+    assert isinstance(op.body, Read)
+    shape = op.operands[0].type.shape
+    extents = {f"d{d}": n for d, n in enumerate(shape)}
+    values: dict[str, Expr] = {v: integer(0) for v, n in op.ranges if n == 1}
+    for d, place in enumerate(op.body.subscripts):
+        form = affine(place)
+        names = digits(form, op.extents) if form is not None else None
+        rest: Expr = Var(f"d{d}")
+        for name in reversed((names or ())[1:]):
+            extent = integer(op.extents[name])
+            rest, values[name] = call("floordiv", rest, extent), call("mod", rest, extent)
+        if names:
+            values[names[0]] = rest
+    back = [substitute(expression(mixed_radix(dim, op.extents)), values) for dim in op.dims]
+    scope = Scope(extents, (), ())
+    result = [simplified(place, scope) for place in back]
+    return result if all(affine(place) is not None for place in result) else None
+
+
+def _become_layout(op: Compute, value: Value, places: Sequence[Expr]) -> None:
+    """Turn a compute into a copy of another value, with one variable for each dimension."""
+    shape = op.result.type.shape
+    op.ranges = tuple((f"d{d}", n) for d, n in enumerate(shape))
+    op.dims = tuple((name,) for name, _ in op.ranges)
+    op.reduce, op.reduced, op.guard = "", (), None
+    op.body = Read(0, tuple(places))
+    op.set_operands([value])
 
 
 def split_like(source: Compute, op: Compute) -> None:

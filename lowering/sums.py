@@ -4,7 +4,7 @@
 around a matrix product would then make it a loop nest that no library knows. So factors (and
 conditions) without summed variables are taken out of the sum; the others are collected into groups
 over the same variables, and a group that is more than a read is computed beforehand where that
-needs no more memory than the tensors it reads. A single group of reads stays where it is.
+needs no more memory than the tensors it reads. A single group of little arithmetic stays.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from anabranch.ir.expr import (
 )
 from anabranch.ir.index import decide, expression, interval, mixed_radix
 from anabranch.ir.ops import Compute
-from anabranch.ir.scalar import dtype_of
+from anabranch.ir.scalar import dtype_of, flops
 from anabranch.ir.types import is_float
 from anabranch.lowering.adjoints import conjunction
 from anabranch.lowering.invert import Inverse, without_checks
+
+CHEAP = 8  # operations per element that are not worth a tensor: products, but no function
 
 
 def zero(dtype: str) -> Const:
@@ -220,8 +222,7 @@ class Total:
     def _settled(self, group: Product, groups: int, dtype: str) -> Expr:
         """A group as a factor of the sum: computed beforehand if it is not simple and fits."""
         body = group.expression(dtype)
-        plain = all(isinstance(factor, Read) for factor in (*group.above, *group.below))
-        if plain and (groups == 1 or len(group.above) + len(group.below) == 1):
+        if isinstance(body, Read) or (groups == 1 and flops(body) <= CHEAP):
             return body
         names = [v for v in self.extents if v in group.variables()]
         room = max((self.frame.values[r.operand].type.elements for r in reads(body)), default=0)
