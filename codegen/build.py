@@ -59,6 +59,7 @@ from anabranch.ir.types import accumulator, itemsize
 
 SOME_WORK = 4  # operations of a call that is worth a name of its own outside of a loop
 EXPENSIVE = 12  # operations from which on keeping a value beats computing it again
+OF_BOOLS = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
 RESERVED = {
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else",
     "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register",
@@ -112,7 +113,7 @@ class Names:
         self.taken = set(RESERVED)
 
     def fresh(self, hint: str) -> str:
-        stem = re.sub(r"\W+", "_", hint).strip("_") or "v"
+        stem = re.sub(r"[^0-9A-Za-z_]+", "_", hint).strip("_") or "v"
         stem = f"v{stem}" if stem[0].isdigit() else stem
         name, number = stem, 2
         while name in self.taken or name.startswith("ab_"):
@@ -402,7 +403,7 @@ class Builder:
             other = self.lower(read.pad, at, both(mask, negated(inside)))
         if read.pad is None and not provable(read, shape, self.space.extents):
             needed = mask
-        index = self.index(place(read.subscripts, shape), at, needed)
+        index = self.index(place(read.subscripts, shape), at, mask)
         tensor = self.pointer(operand, "scratch" if operand in self.scratch else "in")
         return self.load(operand.name or "v", tensor, index, needed, other)
 
@@ -524,7 +525,8 @@ class Builder:
         dtype = c.result.type.dtype
         if c.reduce in ("argmax", "argmin"):
             dtype = self.body_dtype(c)
-        start = Start(self.names.fresh(c.result.name), c.reduce, _computed(dtype))
+        reduce = OF_BOOLS.get(c.reduce, c.reduce) if dtype == "bool" else c.reduce
+        start = Start(self.names.fresh(c.result.name), reduce, _computed(dtype))
         self.row.append(start)
         return start
 

@@ -15,8 +15,8 @@ every sum is fixed by the text and the compiler's vector width, never by threads
 from __future__ import annotations
 
 import hashlib
-import re
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from anabranch.codegen.build import Builder, Piece, Scheme, both
+from anabranch.codegen.build import OF_BOOLS, Builder, Piece, Scheme, both
 from anabranch.codegen.kernel import Combine, dtype_of, identity
 from anabranch.ir.core import Value
 from anabranch.ir.expr import Cast, Expr, Read, Var, integer, substitute
@@ -86,7 +86,8 @@ def _combine(c: Clause, held: Value, scratch: Sequence[Value], note: Sequence[st
     value = builder.lower(moved.body, 0, mask)
     if dtype_of(value) != held.type.dtype:
         value = Cast(held.type.dtype, value)
-    inner.append(Combine(builder.target(held), index, c.reduce, value, mask))
+    reduce = OF_BOOLS.get(c.reduce, c.reduce) if held.type.dtype == "bool" else c.reduce
+    inner.append(Combine(builder.target(held), index, reduce, value, mask))
     builder.close_loops(integer(0), builder.extent[builder.loops[-1].name])
     return builder.finish(f"{c.result.name}_scatter", tuple(builder.row), note)
 
