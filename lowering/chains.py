@@ -1,9 +1,11 @@
-"""Which ops of a rank run together: chains, the actors of the Plan.
+"""Which ops of each rank run together: chains, the actors of the Plan.
 
-A chain is a set of ops that run as one firing, without a transfer between them. The guarantee: the
-graph of chains and transfers has no cycle, so that some order of firings exists. It holds because
-each op has a *level* that never falls along an edge and rises behind a transfer and where the rate
-changes (once a step, or once a micro-batch); ops of equal level, rate and earliness form a chain.
+A chain is a set of ops of one rank that run as one firing, without a transfer between them. The
+guarantee: the graph of chains and transfers of all ranks has no cycle, so that some order of
+firings exists. It holds because each op has a *level* that never falls along an edge and rises
+behind a transfer and where the rate changes (once a step, or once a micro-batch); the parts of one
+transfer share a level on all their ranks; ops of one rank with equal level, rate and earliness form
+a chain.
 
 *Early* ops are those that a value of the whole batch needs before any micro-batch can go on (the
 number of targets that count, say): they get chains of their own, or the first backward would wait
@@ -16,10 +18,11 @@ A state is overwritten in place, so its writer must come after all other readers
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.ir.core import Function, Op, Value
+from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.expr import Expr, Origin, walk
 from anabranch.ir.ops import Compute, Fused, Return, Transfer
 
@@ -34,14 +37,33 @@ class Chain:
     ops: list[Op] = field(default_factory=list)
 
 
+Unit = Chain | Transfer
+
+
 @dataclass(slots=True)
 class Grouping:
-    """`units` are chains and transfers in an order that respects all dependences."""
+    """`units` are the chains and transfers of each rank, in an order that respects dependences.
+    `rates` says how often a value is made in a step."""
 
-    units: list[Chain | Transfer]
+    units: list[list[Unit]]
     rates: dict[Value, int]
     levels: dict[Op, int]
     early: set[Op]
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """An op, or all parts of one transfer."""
+
+    parts: list[Op]
+    before: set[_Node] = field(default_factory=set)
+    fires: int = 1
+    level: int = 0
+    early: bool = False
+
+    @property
+    def moves(self) -> bool:
+        return isinstance(self.parts[0], Transfer) and not accumulates(self.parts[0])
 
 
 def accumulates(op: Op) -> bool:
@@ -49,47 +71,83 @@ def accumulates(op: Op) -> bool:
     return isinstance(op, Transfer) and op.step == "accumulate"
 
 
-def group(
-    function: Function, micro: int, streamed: Iterable[Value], later: Mapping[Op, set[Op]]
-) -> Grouping:
-    """Chains of a local function. `streamed` are the arguments that come once a micro-batch;
-    `later[op]` are ops that must run before it though it reads nothing of theirs."""
-    rates = _rates(function, micro, set(streamed))
-    ops = _ordered(function, later)
-    early = _early(ops, rates) if micro > 1 else set()
-    fires = {op: _fires(op, rates, micro) for op in ops}
-    levels = _levels(ops, later, fires)
-    chains: dict[tuple[int, int, int], Chain] = {}
-    units: list[Chain | Transfer] = []
-    for op in ops:
-        if isinstance(op, Transfer) and not accumulates(op):
-            units.append(op)
-            continue
-        key = (levels[op], op not in early, fires[op])
-        if key not in chains:
-            chains[key] = Chain(levels[op], fires[op], op in early)
-            units.append(chains[key])
-        chains[key].ops.append(op)
-    return Grouping(sorted(units, key=lambda u: _unit_key(u, levels, early)), rates, levels, early)
+def group(functions: Sequence[Function], micro: int, streamed: set[Value],
+          later: Mapping[Op, set[Op]]) -> Grouping:
+    """Chains of the local functions of all ranks. `streamed` are the arguments that come once a
+    micro-batch; `later[op]` are ops that must run before it though it reads nothing of theirs."""
+    nodes, node_of = _nodes(functions, later)
+    order = _ordered(nodes)
+    rates = {v: micro if v in streamed else 1 for f in functions for v in f.body.args}
+    for node in order:
+        _rate(node, rates, micro)
+    if micro > 1:
+        _mark_early(order, rates)
+    for node in order:
+        node.level = max((_level_behind(p, node) for p in node.before), default=0)
+    position = {node: i for i, node in enumerate(order)}
+    return Grouping(
+        [_units(function, node_of, position) for function in functions], rates,
+        {op: node.level for op, node in node_of.items()},
+        {op for op, node in node_of.items() if node.early})
 
 
-def _unit_key(
-    unit: Chain | Transfer, levels: Mapping[Op, int], early: set[Op]
-) -> tuple[int, bool, bool, int]:
-    """Within a level: early before late, chains before the transfers that read them."""
-    if isinstance(unit, Chain):
-        return unit.level, False, not unit.early, 0
-    return levels[unit], True, unit not in early, unit.match
+def _nodes(
+    functions: Sequence[Function], later: Mapping[Op, set[Op]]
+) -> tuple[list[_Node], dict[Op, _Node]]:
+    nodes: list[_Node] = []
+    node_of: dict[Op, _Node] = {}
+    joint: dict[int, _Node] = {}
+    for function in functions:
+        for op in function.body:
+            if isinstance(op, Return):
+                continue
+            if isinstance(op, Transfer) and not accumulates(op) and op.match in joint:
+                joint[op.match].parts.append(op)
+                node_of[op] = joint[op.match]
+                continue
+            node_of[op] = _Node([op])
+            nodes.append(node_of[op])
+            if isinstance(op, Transfer) and not accumulates(op):
+                joint[op.match] = node_of[op]
+    for op, node in node_of.items():
+        needed = {v.op for v in op.operands if v.op is not None} | later.get(op, set())
+        node.before.update(node_of[n] for n in needed)
+    return nodes, node_of
 
 
-def _rates(function: Function, micro: int, streamed: set[Value]) -> dict[Value, int]:
-    """How often each value is made in a step."""
-    rates = {value: micro if value in streamed else 1 for value in function.body.args}
-    for op in function.body:
-        moving = any(rates[v] > 1 for v in op.operands) or _reads_the_micro_batch(op)
-        for result in op.results:
-            rates[result] = micro if moving and not accumulates(op) else 1
-    return rates
+def _ordered(nodes: list[_Node]) -> list[_Node]:
+    """In program order as far as the dependences allow."""
+    position = {node: i for i, node in enumerate(nodes)}
+    after: dict[_Node, list[_Node]] = {node: [] for node in nodes}
+    for node in nodes:
+        for producer in node.before:
+            after[producer].append(node)
+    missing = {node: len(node.before) for node in nodes}
+    ready = [position[node] for node in nodes if not missing[node]]
+    heapq.heapify(ready)
+    order: list[_Node] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        order.append(node)
+        for user in after[node]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, position[user])
+    if len(order) != len(nodes):
+        stuck = next(node for node in nodes if missing[node])
+        raise CompilerBug("ops of several ranks wait for each other", stuck.parts[0].loc)
+    return order
+
+
+def _rate(node: _Node, rates: dict[Value, int], micro: int) -> None:
+    """How often an op fires and its results are made: with each micro-batch if anything it reads
+    is; a sum over micro-batches is made once."""
+    moving = any(rates[v] > 1 for op in node.parts for v in op.operands) or any(
+        _reads_the_micro_batch(op) for op in node.parts)
+    total = accumulates(node.parts[0])
+    node.fires = micro if moving or total else 1
+    for op in node.parts:
+        rates.update(dict.fromkeys(op.results, 1 if total else node.fires))
 
 
 def _reads_the_micro_batch(op: Op) -> bool:
@@ -104,68 +162,44 @@ def _moves(expr: Expr) -> bool:
     return any(isinstance(node, Origin) and node.step for node in walk(expr))
 
 
-def _fires(op: Op, rates: Mapping[Value, int], micro: int) -> int:
-    if accumulates(op):
-        return micro
-    values = op.results or op.operands  # a send has no result
-    return max((rates[v] for v in values), default=1)
+def _mark_early(order: list[_Node], rates: Mapping[Value, int]) -> None:
+    """Nodes of every micro-batch that some node of a micro-batch needs the sum of."""
+    needed: set[_Node] = set()  # what a node of a micro-batch depends on
+    for node in reversed(order):
+        total = accumulates(node.parts[0])
+        if node in needed or (node.fires > 1 and not total):
+            needed.update(node.before)
+        if total and node in needed:
+            node.early = True
+        if node.early:
+            for producer in node.before:
+                producer.early = producer.early or _in_parts(producer, rates)
 
 
-def _ordered(function: Function, later: Mapping[Op, set[Op]]) -> list[Op]:
-    """All ops but the return, in program order as far as the dependences allow."""
+def _in_parts(node: _Node, rates: Mapping[Value, int]) -> bool:
+    return node.fires > 1 and any(rates[v] > 1 for op in node.parts for v in (
+        *op.results, *op.operands))
+
+
+def _level_behind(producer: _Node, consumer: _Node) -> int:
+    changes = producer.fires != consumer.fires or accumulates(producer.parts[0])
+    return producer.level + (producer.moves or changes)
+
+
+def _units(
+    function: Function, node_of: Mapping[Op, _Node], position: Mapping[_Node, int]
+) -> list[Unit]:
     ops = [op for op in function.body if not isinstance(op, Return)]
-    position = {op: i for i, op in enumerate(ops)}
-    waiting = {op: _before(op, later) for op in ops}
-    after: dict[Op, list[Op]] = {op: [] for op in ops}
-    for op, needed in waiting.items():
-        for producer in needed:
-            after[producer].append(op)
-    missing = {op: len(needed) for op, needed in waiting.items()}
-    ready = [position[op] for op in ops if not missing[op]]
-    heapq.heapify(ready)
-    order: list[Op] = []
-    while ready:
-        op = ops[heapq.heappop(ready)]
-        order.append(op)
-        for user in after[op]:
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(ready, position[user])
-    assert len(order) == len(ops), "an in-place update depends on a reader of what it overwrites"
-    return order
-
-
-def _before(op: Op, later: Mapping[Op, set[Op]]) -> set[Op]:
-    return {v.op for v in op.operands if v.op is not None} | later.get(op, set())
-
-
-def _levels(
-    ops: list[Op], later: Mapping[Op, set[Op]], fires: Mapping[Op, int]
-) -> dict[Op, int]:
-    levels: dict[Op, int] = {}
-    for op in ops:
-        after = (_level_after(p, op, levels, fires) for p in _before(op, later))
-        levels[op] = max(after, default=0)
-    return levels
-
-
-def _level_after(
-    producer: Op, consumer: Op, levels: Mapping[Op, int], fires: Mapping[Op, int]
-) -> int:
-    moved = isinstance(producer, Transfer) and not accumulates(producer)
-    changes = fires[producer] != fires[consumer] or accumulates(producer)
-    return levels[producer] + (moved or changes)
-
-
-def _early(ops: list[Op], rates: Mapping[Value, int]) -> set[Op]:
-    """Ops of every micro-batch that some op of a micro-batch needs the sum of."""
-    needed: set[Op] = set()  # ops that an op of a micro-batch depends on
-    early: set[Op] = set()
-    for op in reversed(ops):
-        moving = any(rates[r] > 1 for r in op.results)
-        if op in needed or moving:
-            needed.update(v.op for v in op.operands if v.op is not None)
-        if op in early or (op in needed and accumulates(op)):
-            early.add(op)
-            early.update(v.op for v in op.operands if v.op is not None and rates[v] > 1)
-    return early
+    chains: dict[tuple[int, bool, int], Chain] = {}
+    units: list[tuple[tuple[int, bool, bool, int], Unit]] = []
+    for op in sorted(ops, key=lambda op: position[node_of[op]]):
+        node = node_of[op]
+        if isinstance(op, Transfer) and not accumulates(op):
+            units.append(((node.level, True, not node.early, op.match), op))
+            continue
+        key = (node.level, not node.early, node.fires)
+        if key not in chains:
+            chain = chains[key] = Chain(node.level, node.fires, node.early)
+            units.append(((node.level, False, not node.early, 0), chain))
+        chains[key].ops.append(op)
+    return [unit for _, unit in sorted(units, key=lambda entry: entry[0])]

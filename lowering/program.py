@@ -79,23 +79,24 @@ class ProgramBuilder:
         self.has_early = False
 
     def build(self) -> p.Program:
-        ranks = [self._analyse(r, f) for r, f in enumerate(self.program.locals)]
-        self.has_early = any(r.grouping.early for r in ranks)
+        functions = self.program.locals
+        boxed = {a.value.name: a for a in self.program.boxed.arguments}
+        arguments = [{v: boxed[v.name] for v in f.body.args} for f in functions]
+        in_place = [choose_in_place(f, a) for f, a in zip(functions, arguments, strict=True)]
+        later: dict[Op, set[Op]] = {}
+        for chosen in in_place:
+            later.update(_readers_before_writers(chosen))
+        streamed = {v for by_value in arguments for v, a in by_value.items()
+                    if a.role == "input" and self._comes_in_parts(a.value)}
+        grouping = group(functions, self.micro, streamed, later)
+        self.has_early = bool(grouping.early)
+        ranks = [_Rank(r, functions[r], grouping, in_place[r], arguments=arguments[r])
+                 for r in range(len(functions))]
         for rank in ranks:
             self._rank(rank)
         return self._assemble(ranks)
 
     # ---- one rank ------------------------------------------------------------------------------
-
-    def _analyse(self, rank: int, function: Function) -> _Rank:
-        arguments = {a.value.name: a for a in self.program.boxed.arguments}
-        by_value = {v: arguments[v.name] for v in function.body.args}
-        in_place = choose_in_place(function, by_value)
-        later = _readers_before_writers(function, in_place)
-        streamed = [v for v, a in by_value.items()
-                    if a.role == "input" and self._comes_in_parts(a.value)]
-        grouping = group(function, self.micro, streamed, later)
-        return _Rank(rank, function, grouping, in_place, arguments=by_value)
 
     def _comes_in_parts(self, value: Value) -> bool:
         layout = value.type.layout
@@ -107,10 +108,10 @@ class ProgramBuilder:
                 self._state(rank, value, argument)
             elif argument.role == "input":
                 self._feed(rank, value, argument)
-        unit_of = {op: i for i, unit in enumerate(rank.grouping.units)
+        unit_of = {op: i for i, unit in enumerate(rank.grouping.units[rank.rank])
                    for op in (unit.ops if isinstance(unit, Chain) else [unit])}
         crossing = _crossing(rank.function, unit_of)
-        for unit in rank.grouping.units:
+        for unit in rank.grouping.units[rank.rank]:
             if isinstance(unit, Chain):
                 self._chain(rank, unit, crossing)
             else:
@@ -119,6 +120,8 @@ class ProgramBuilder:
 
     def _state(self, rank: _Rank, value: Value, argument: Argument) -> None:
         register = self._register(rank, value, argument.value, argument.stage)
+        register.table_value = self.tables.states[value.name].value
+        register.advance = ()
         shards = self.tables.states[value.name].shards
         register.offset = next(s.offset for s in shards if s.rank == rank.rank)
         register.kind, register.initial = "state", 1
@@ -460,9 +463,7 @@ def _reads_in_place(op: Compute, state: Value) -> bool:
     )
 
 
-def _readers_before_writers(
-    function: Function, in_place: dict[Op, dict[Value, Value]]
-) -> dict[Op, set[Op]]:
+def _readers_before_writers(in_place: dict[Op, dict[Value, Value]]) -> dict[Op, set[Op]]:
     return {
         op: {reader for state in states.values() for reader in state.uses
              if reader is not op and not isinstance(reader, Return)}

@@ -32,10 +32,24 @@ def _assign(function: Function) -> None:
         if isinstance(op, Gradient):
             found.update({g: home.get(x, found.get(x, 0))
                           for g, x in zip(op.results, op.operands[1:], strict=True)})
+    _sink_inputs(function)
     for argument in function.arguments:
         users = [op.stage for op in argument.value.uses if not isinstance(op, Return)]
         argument.stage = home.get(argument.value, min(users, default=0))
     _replicate_scalars(function)
+
+
+def _sink_inputs(function: Function) -> None:
+    """What depends on inputs alone (a mask of the targets) runs where it is first wanted."""
+    given = {a.value for a in function.arguments if a.role != "state"}
+    floating = []
+    for op in function.body:
+        if not isinstance(op, Return | Gradient) and all(v in given for v in op.operands):
+            given.update(op.results)
+            floating.append(op)
+    for op in reversed(floating):
+        users = [u.stage for r in op.results for u in r.uses if not isinstance(u, Return)]
+        op.stage = max(op.stage, min(users, default=0))
 
 
 def _homes(function: Function) -> dict[Value, int]:
