@@ -2,8 +2,9 @@
 
 Every compute starts as a group of its own; two groups merge if
 
-- they stand on the same side of every transfer, in one pipeline stage, recomputation region and
-  rate (`chains.py` says which), and no third group lies on a path between them;
+- they are in one pipeline stage, recomputation region and rate (`chains.py` says which), and no
+  third group lies on a path between them. The transfers of a rank count as a chain, each before
+  the next: what other ranks do in between may depend on the first and feed the second;
 - together they have a space (`ir/space.py`), in which no element waits for a reduction unless rows
   are walked one by one;
 - neither is a contraction, which a library does, nor a scatter;
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from anabranch.ir.contraction import is_contraction
 from anabranch.ir.core import Block, Function, Module, Op, Value
 from anabranch.ir.index import scatter_places
-from anabranch.ir.ops import Compute, Fused, Return
+from anabranch.ir.ops import Compute, Fused, Return, Transfer
 from anabranch.ir.rewrite import dce
 from anabranch.ir.space import Clause, Space, clause, unify
 from anabranch.lowering.chains import group as chains_of
@@ -74,6 +75,7 @@ class _Group:
     side: tuple[object, ...] | None  # what may merge has equal sides; None: never merges
     before: int = 0
     mask: int = 0
+    needs: set[_Group] = field(default_factory=set)
     clauses: list[Clause] = field(default_factory=list)
 
     @property
@@ -191,12 +193,14 @@ class _Fusion:
         )
 
     def _directly_before(self, g: _Group) -> set[_Group]:
-        return {self.of[v.op] for op in g.ops for v in op.operands if v.op is not None}
+        """The groups that make what a group reads, and the transfer before a transfer."""
+        return {self.of[before.ops[0]] for before in g.needs} - {g}
 
     def _merge(self, a: _Group, b: _Group) -> None:
         a.ops = sorted(a.ops + b.ops, key=lambda op: self.position[op])
         a.clauses = [clause(op) for op in a.ops if isinstance(op, Compute)]
         a.mask |= b.mask
+        a.needs |= b.needs
         a.before = (a.before | b.before) & ~a.mask
         for op in b.ops:
             self.of[op] = a
@@ -209,24 +213,30 @@ class _Fusion:
     # the start and the end
 
     def _single_groups(self, micro: int) -> list[_Group]:
-        streamed = [a.value for a in self.function.arguments if a.role == "input"]
-        grouping = chains_of(self.function, micro, streamed if micro > 1 else [], {})
+        grouping = chains_of([self.function], micro, self._streamed(micro), {})
         groups: list[_Group] = []
         known: dict[Op, _Group] = {}
+        transfer: _Group | None = None
         for i, op in enumerate(self.ops):
-            side: tuple[object, ...] | None = None
-            if isinstance(op, Compute) and not _stands_alone(op):
-                rate = grouping.rates[op.result]
-                side = (op.stage, op.recompute, grouping.levels[op], op in grouping.early, rate)
-            g = _Group(i, [op], side, mask=1 << i)
+            g = _Group(i, [op], None, mask=1 << i)
+            g.needs = {known[v.op] for v in op.operands if v.op is not None}
             if isinstance(op, Compute):
                 g.clauses = [clause(op)]
-            for v in op.operands:
-                if v.op is not None:
-                    g.before |= known[v.op].before | known[v.op].mask
+                if not _stands_alone(op):
+                    g.side = (op.stage, op.recompute, op in grouping.early,
+                              grouping.rates[op.result])
+            elif isinstance(op, Transfer):
+                g.needs |= set() if transfer is None else {transfer}
+                transfer = g
+            for before in g.needs:
+                g.before |= before.before | before.mask
             known[op] = g
             groups.append(g)
         return groups
+
+    def _streamed(self, micro: int) -> set[Value]:
+        """The arguments that may come once a micro-batch."""
+        return {a.value for a in self.function.arguments if a.role == "input" and micro > 1}
 
     def _rebuild(self) -> None:
         """The ops in a new order, each group of several as one op where its last one was."""
@@ -248,7 +258,7 @@ class _Fusion:
     def _ordered(self) -> list[_Group]:
         """Producers first; otherwise in the order of the groups' last ops."""
         place = {g: max(self.position[op] for op in g.ops) for g in self.groups}
-        missing = {g: self._directly_before(g) - {g} for g in self.groups}
+        missing = {g: self._directly_before(g) for g in self.groups}
         after: dict[_Group, list[_Group]] = {g: [] for g in self.groups}
         for g, needed in missing.items():
             for before in needed:
