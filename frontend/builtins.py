@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.frontend import reshaping
-from anabranch.frontend.evaluate import Ambient, Frame, integer, unsupported
+from anabranch.frontend.evaluate import Ambient, Frame, certain, integer, unsupported
 from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
 from anabranch.frontend.indexing import draw
 from anabranch.frontend.signatures import Argument, key
@@ -74,8 +74,8 @@ def invoke(
     except TypeError:
         shown = ", ".join(str(p).split(":")[0] + ("=..." if p.default is not p.empty else "")
                           for p in list(signature.parameters.values())[1:])
-        raise fail(f"'{function.name}' is called with arguments that do not fit", call.span,
-                   help=f"it is {function.name}({shown})") from None
+        raise certain(f"'{function.name}' is called with arguments that do not fit", call.span,
+                      help=f"it is {function.name}({shown})") from None
     return function.run(*bound.args, **bound.kwargs)
 
 

@@ -26,6 +26,7 @@ from anabranch.frontend.signatures import (
     Argument,
     Binding,
     bind,
+    by_place,
     declared_type,
     kind_of,
     matched,
@@ -150,10 +151,17 @@ def _waiting(
                     {k: a.value for k, a in keywords.items()}, span)
 
 
-def shape_parameter(callee: Function | Model) -> str:
-    """The name of the parameter that a field supplies."""
-    return next(p.name for p in callee.definition.params
-                if kind_of(p, callee.scope) == "Shape")
+def supplied(deferred: Deferred, shape: Sequence[int]) -> dict[str, Argument]:
+    """The arguments of a call that waited for its shape, by name."""
+    definition, scope = deferred.callee.definition, deferred.callee.scope
+    kinds = {p.name: kind_of(p, scope) for p in definition.params}
+    shapes = [name for name, kind in kinds.items() if kind == "Shape"]
+    open_ = [p for p in definition.params if p.name not in shapes]
+    keys = frozenset(name for name, kind in kinds.items() if kind == "Key")
+    args = [Argument(v, deferred.span) for v in deferred.args]
+    found = by_place(open_, args, definition.name, keys)
+    found |= {k: Argument(v, deferred.span) for k, v in deferred.keywords.items()}
+    return {**found, shapes[0]: Argument(list(shape), deferred.span)}
 
 
 # ---- Ops and functions

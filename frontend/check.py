@@ -2,8 +2,10 @@
 
 Every definition is checked on its own, so that one mistake does not hide the next: names that are
 not defined, calls that do not fit a signature, dimensions that nothing binds. Then each op and each
-fully typed function is elaborated with several sets of sizes; a mistake counts only if it is found
-at the same place with every set, because for some sizes a sound definition may have no meaning.
+fully typed function is elaborated with several sets of sizes. For some sizes a sound definition may
+have no meaning, so a mistake counts only if it is found at the same place with every set; an
+assertion never does, and in a function, which may depend on sizes in any way, only what is wrong
+whatever they are.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
+from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import build_entry
-from anabranch.frontend.evaluate import Unsupported
+from anabranch.frontend.evaluate import Certain, Unsupported
 from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
 from anabranch.frontend.values import MISSING, Builtin, Function, Kind, Model, Scope
 from anabranch.ir.diagnostics import Collector, Diagnostic, Span, UserError, nearest
 
 Names = frozenset[str]
-SAMPLES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (8,), (4,), (64, 32, 16, 8, 4, 2))
+SAMPLES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (12,), (8, 8, 4), (64, 32, 16, 8, 4, 2))
+PACKS = (2, 1, 3, 0)  # lengths of packs, in the same order
 
 
 def check(tree: s.Module, scope: Scope, found: Collector) -> None:
@@ -55,11 +59,12 @@ class _Names:
                 self.expression(param.default, outer | params)
         self.body(node.body, local)
 
-    def signature(self, node: s.OpDef | s.FuncDef, known: Names) -> Names:
+    def signature(self, node: s.OpDef | s.FuncDef | s.ModelDef, known: Names) -> Names:
         """The dimensions that the types of parameters bind; those of results must be among them."""
         types = [t for t, _ in (without_layout(p.type) for p in node.params) if t is not None]
         bound = frozenset(n for t in types for n in self.bound(t, known))
-        for type_ in (*types, *(without_layout(r)[0] for r in node.results)):
+        results = () if isinstance(node, s.ModelDef) else node.results
+        for type_ in (*types, *(without_layout(r)[0] for r in results)):
             if type_ is not None:
                 self.type(type_, known | bound)
         return bound
@@ -102,11 +107,10 @@ class _Names:
 
     def model(self, node: s.ModelDef) -> None:
         params = frozenset(p.name for p in node.params)
-        local = params | frozenset(_members(node.body))
+        local = params | self.signature(node, params) | frozenset(_members(node.body))
         for param in node.params:
-            for part in (param.type, param.default):
-                if part is not None:
-                    self.expression(part, local)
+            if param.default is not None:
+                self.expression(param.default, params)
         self.members(node.body, local)
 
     def members(self, body: Sequence[s.Statement], local: Names) -> None:
@@ -319,22 +323,26 @@ def _members(body: Sequence[s.Statement]) -> Iterable[str]:
 def sampled(function: Function) -> list[Diagnostic]:
     """A mistake that every set of sizes runs into, at the same place."""
     errors: list[Diagnostic] = []
-    for sizes in SAMPLES:
-        given = _sample(function, sizes)
+    for sizes, length in zip(SAMPLES, PACKS, strict=True):
+        given = _sample(function, sizes, length)
         if given is None:
             return []
         try:
             build_entry(function, given, Builder(function.definition.name))
             return []
-        except Unsupported:
+        except (Unsupported, Failed):
             return []
         except UserError as error:
+            if isinstance(function.definition, s.FuncDef) and not isinstance(error, Certain):
+                return []
             errors.append(error.diagnostics[0])
     places = {error.span for error in errors}
     return errors[:1] if len(places) == 1 else []
 
 
-def _sample(function: Function, sizes: Sequence[int]) -> Mapping[str, object] | None:
+def _sample(
+    function: Function, sizes: Sequence[int], length: int
+) -> Mapping[str, object] | None:
     """Values for the names of a signature; None if it needs one that cannot be made up."""
     definition = function.definition
     found: dict[str, object] = {}
@@ -346,7 +354,7 @@ def _sample(function: Function, sizes: Sequence[int]) -> Mapping[str, object] | 
         match type_:
             case s.Index(_, items):
                 for item in items:
-                    _name(item, sizes, found)
+                    _name(item, sizes, length, found)
             case s.List():
                 return None
         if param.default is None and kind in ("int", "float"):
@@ -358,10 +366,10 @@ def _sample(function: Function, sizes: Sequence[int]) -> Mapping[str, object] | 
     return found
 
 
-def _name(item: s.Expr, sizes: Sequence[int], found: dict[str, object]) -> None:
+def _name(item: s.Expr, sizes: Sequence[int], length: int, found: dict[str, object]) -> None:
     match item:
         case s.Star(s.Name(name)):
-            found.setdefault(name, [sizes[0], sizes[-1]])
+            found.setdefault(name, [sizes[n % len(sizes)] for n in range(length)])
         case _:
             for each in s.walk(item):
                 if isinstance(each, s.Name) and each.id not in found:

@@ -15,8 +15,12 @@ from anabranch.frontend.values import (
     Tensor,
     describe,
 )
-from anabranch.ir.diagnostics import fail, nearest
+from anabranch.ir.diagnostics import Diagnostic, UserError, fail, nearest
 from anabranch.ir.types import category
+
+
+class Failed(UserError):
+    """An assertion that does not hold."""
 
 
 @executes(s.Assign)
@@ -61,7 +65,7 @@ def _return(node: s.Return, frame: Frame) -> object:
 def _assert(node: s.Assert, frame: Frame) -> object:
     if not truth(evaluate(node.condition, frame), node.condition.span):
         message = "this does not hold" if node.message is None else evaluate(node.message, frame)
-        raise fail(str(message), node.condition.span)
+        raise Failed(Diagnostic(str(message), node.condition.span))
     return NOTHING
 
 

@@ -6,7 +6,7 @@ type `Key` is derived from the seed and the step that the runtime gives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.frontend import syntax as s
@@ -14,7 +14,7 @@ from anabranch.frontend.builder import Builder
 from anabranch.frontend.calls import call
 from anabranch.frontend.evaluate import Frame, evaluate
 from anabranch.frontend.signatures import Argument, is_dtype, kind_of, without_layout
-from anabranch.frontend.values import MISSING, Dtype, Function, Scope, Tensor
+from anabranch.frontend.values import MISSING, Dtype, Function, Generic, Scope, Tensor
 from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.diagnostics import fail, nearest
 from anabranch.ir.types import DTYPES, TensorType, tensor
@@ -130,23 +130,39 @@ def _integer(value: object, node: s.Expr) -> int:
 
 
 def bound_names(function: Function, types: Mapping[str, TensorType]) -> dict[str, object]:
-    """The dimensions that arguments of these types bind: names standing alone, and packs."""
+    """What arguments of these types bind: dimensions standing alone, packs, generic dtypes, and
+    the shapes of the arguments of a scalar op."""
     found: dict[str, object] = {}
     for param in function.definition.params:
         type_, _ = without_layout(param.type)
-        if param.name not in types or not isinstance(type_, s.Index):
+        if param.name not in types:
             continue
-        shape = types[param.name].shape
-        packs = sum(isinstance(item, s.Star) for item in type_.items)
-        start = 0
-        for item in type_.items:
-            length = len(shape) - len(type_.items) + 1 if isinstance(item, s.Star) else 1
-            if packs > 1:
-                break
-            part = shape[start:start + length]
-            start += length
-            if isinstance(item, s.Name) and part:
-                found.setdefault(item.id, part[0])
-            elif isinstance(item, s.Star) and isinstance(item.value, s.Name):
-                found.setdefault(item.value.id, list(part))
+        given = types[param.name]
+        match type_:
+            case s.Index(s.Name(head), items):
+                found[param.name] = True  # an optional tensor is there
+                found |= {k: v for k, v in _bound(items, given.shape) if k not in found}
+                if isinstance(function.scope.find(head), Generic):
+                    found.setdefault(head, given.dtype)
+            case s.Name(head) if isinstance(function.scope.find(head), Generic | Dtype):
+                found[param.name] = list(given.shape)
+                found.setdefault(head, given.dtype)
     return found
+
+
+def _bound(
+    items: Sequence[s.Expr], shape: tuple[int, ...]
+) -> Iterator[tuple[str, int | list[int]]]:
+    """Names in a type with the sizes they stand for; one pack may be of any length."""
+    if sum(isinstance(item, s.Star) for item in items) > 1:
+        return
+    start = 0
+    for item in items:
+        length = len(shape) - len(items) + 1 if isinstance(item, s.Star) else 1
+        part = shape[start:start + length]
+        start += length
+        match item:
+            case s.Name(name) if part:
+                yield name, part[0]
+            case s.Star(s.Name(name)):
+                yield name, list(part)

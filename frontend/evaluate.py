@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.values import MISSING, Element, Instance, Scope, State, Tensor, describe
-from anabranch.ir.diagnostics import Diagnostic, Loc, Span, UserError, fail, nearest
+from anabranch.ir.diagnostics import Diagnostic, Loc, Note, Span, UserError, fail, nearest
 from anabranch.ir.expr import Expr
 
 _Rule = TypeVar("_Rule", bound=Callable[..., Any])
@@ -91,6 +91,14 @@ class Unsupported(UserError):
 
 def unsupported(message: str, span: Span, help: str = "") -> Unsupported:
     return Unsupported(Diagnostic(message, span, help=help))
+
+
+class Certain(UserError):
+    """A mistake whatever the sizes are: it is reported before the definition is used."""
+
+
+def certain(message: str, span: Span, *notes: Note, help: str = "") -> Certain:
+    return Certain(Diagnostic(message, span, notes, help))
 
 
 class Nothing:
@@ -175,9 +183,9 @@ def unknown_name(name: str, span: Span, frame: Frame) -> Exception:
 def truth(value: object, span: Span) -> bool:
     """The value of a condition, which must be known when compiling."""
     if isinstance(value, Tensor | Element):
-        raise fail(f"{describe(value)} cannot steer control flow: its value is not known when "
-                   "the program is compiled", span,
-                   help="choose per element with where(condition, a, b)")
+        raise certain(f"{describe(value)} cannot steer control flow: its value is not known when "
+                      "the program is compiled", span,
+                      help="choose per element with where(condition, a, b)")
     if isinstance(value, Instance):
         return True
     return bool(value)

@@ -14,6 +14,7 @@ from anabranch.frontend import elements
 from anabranch.frontend import syntax as s
 from anabranch.frontend.evaluate import (
     Frame,
+    certain,
     evaluate,
     evaluates,
     integer,
@@ -343,15 +344,15 @@ def fitting(layout: Layout, rank: int, span: Span) -> Layout:
     entries = []
     for name, sbp in layout.entries:
         if name in ("stage", "micro"):
-            raise fail(f"the mesh axis '{name}' is reserved: no layout mentions it", span)
+            raise certain(f"the mesh axis '{name}' is reserved: no layout mentions it", span)
         if sbp.kind == "S":
             if not -rank <= sbp.dim < rank:
                 axes = f"0..{rank - 1}" if rank else "none: it has a single element"
-                raise fail(f"S({sbp.dim}) on a tensor of rank {rank}", span,
-                           help=f"the axes that can be split are {axes}")
+                raise certain(f"S({sbp.dim}) on a tensor of rank {rank}", span,
+                              help=f"the axes that can be split are {axes}")
             sbp = S(sbp.dim % rank)
         entries.append((name, sbp))
     partial = {sbp.op for _, sbp in entries if sbp.kind == "P"}
     if len(partial) > 1:
-        raise fail("a value has one kind of P", span)
+        raise certain("a value has one kind of P", span)
     return Layout(tuple(entries))

@@ -17,7 +17,7 @@ from pathlib import Path
 from anabranch.frontend import control, subscripts
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
-from anabranch.frontend.entries import build_entry
+from anabranch.frontend.entries import bound_names, build_entry
 from anabranch.frontend.evaluate import Frame, evaluate
 from anabranch.frontend.parse import parse_expression
 from anabranch.frontend.recipe import Training, build_training, make_model
@@ -75,15 +75,18 @@ class Program:
 
     def function(
         self, name: str, sizes: Mapping[str, object] | None = None, *,
-        model: Mapping[str, object] | None = None, stages: int = 1, training: bool = False,
+        inputs: Mapping[str, TensorType] | None = None, model: Mapping[str, object] | None = None,
+        stages: int = 1, training: bool = False,
     ) -> Module:
         """A module with one fully typed op or def, or `Model.function` of a model made with these
-        arguments. `sizes` gives dimensions, packs, generic dtypes and compile-time parameters."""
+        arguments. `sizes` gives dimensions, packs, generic dtypes and compile-time parameters;
+        what the types of `inputs` bind need not be said."""
         with self._explained():
             builder = Builder(name.rsplit(".", 1)[-1], training=training, stages=stages)
             function = self._function(name, model or {}, builder)
             module = Module()
-            module.add(build_entry(function, _values(sizes or {}, self.scope), builder))
+            known = {**bound_names(function, inputs or {}), **_values(sizes or {}, self.scope)}
+            module.add(build_entry(function, known, builder))
             return module
 
     def _recipe(self, name: str | None) -> s.TrainDef:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.evaluate import unsupported
+from anabranch.frontend.evaluate import certain, unsupported
 from anabranch.frontend.values import (
     MISSING,
     Builtin,
@@ -174,9 +174,9 @@ class Inference:
     ) -> None:
         """Only the branch that is taken counts: the other may speak of tensors that are None."""
         if any(name in environment for name in _names(condition)):
-            raise fail("an element cannot steer control flow: its value is not known when the "
-                       "program is compiled", condition.span,
-                       help="choose per element with where(condition, a, b)")
+            raise certain("an element cannot steer control flow: its value is not known when the "
+                          "program is compiled", condition.span,
+                          help="choose per element with where(condition, a, b)")
         self.walk(then if self.evaluate(condition) else otherwise, environment)
 
     def _read(self, node: s.Index, environment: Environment) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
-from anabranch.frontend.calls import call, method, shape_parameter
+from anabranch.frontend.calls import call, method, supplied
 from anabranch.frontend.entries import Sizes, bound_names, build_entry, dimensions
 from anabranch.frontend.evaluate import Activation, Frame, evaluate, unsupported
 from anabranch.frontend.models import instantiate, place, states
@@ -37,6 +37,7 @@ from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import Span, fail, nearest
 from anabranch.ir.types import TensorType, is_float, tensor
 
+ALWAYS = ("steps", "micro", "clip")  # may be set though no line says them
 UNSUPPORTED = {
     "ema": "averaged weights ('ema') are not supported yet",
     "metrics": "'metrics' are not supported yet",
@@ -69,13 +70,14 @@ class Recipe:
     instance: Instance
     builder: Builder
     lines: dict[str, s.Setting] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
 
     @property
     def frame(self) -> Frame:
         return Frame(self.scope, self.builder, waits=True)
 
     def get(self, name: str, default: object = None) -> object:
-        return self.scope.names.get(name, default) if name in self.lines else default
+        return self.values.get(name, default)
 
     def span(self, name: str) -> Span:
         return self.lines[name].span if name in self.lines else self.definition.span
@@ -103,7 +105,7 @@ def build_training(
         module, recipe.instance.name, recipe.instance.arguments,
         _positive("steps", recipe, None), _positive("micro", recipe, 1), reader,
         tuple(types.items()), tuple((x.path, x.type.type) for x in all_states),
-        {k: v for k, v in recipe.scope.names.items() if k in recipe.lines and _is_plain(v)},
+        {k: v for k, v in recipe.values.items() if _is_plain(v)},
     )
 
 
@@ -143,6 +145,7 @@ def _prepared(
             raise unsupported(f"a recipe's own '{line.name}' is not supported yet", line.span,
                               help="without it a step minimizes the model's 'loss'")
         _line(line, values, recipe)
+    recipe.values |= {k: v for k, v in values.items() if k in ALWAYS}
     return recipe
 
 
@@ -181,7 +184,7 @@ def _value(given: object, frame: Frame) -> object:
 def _check_overrides(values: Mapping[str, object], recipe: Recipe) -> None:
     known = [*recipe.instance.arguments,
              *(line.target.id for line in recipe.definition.body if isinstance(line, s.Setting)),
-             "micro", "steps", "clip"]
+             *ALWAYS]
     for name in values:
         if name not in known:
             raise fail(f"the recipe has no '{name}' to set", recipe.definition.span,
@@ -204,7 +207,7 @@ def _line(line: s.Setting, values: Mapping[str, object], recipe: Recipe) -> None
     if isinstance(value, Tensor):
         value = recipe.builder.held(value, name)
     recipe.lines[name] = line
-    recipe.scope.names[name] = value
+    recipe.values[name] = recipe.scope.names[name] = value
 
 
 def _reader(recipe: Recipe) -> Reader:
@@ -341,10 +344,7 @@ def _update(state: State, grad: Tensor, optimizer: Deferred, recipe: Recipe) -> 
     assert isinstance(model, Model)
     span, builder = optimizer.span, recipe.builder
     frame = Frame(recipe.scope, builder)
-    keywords = {k: Argument(v, span) for k, v in optimizer.keywords.items()}
-    keywords[shape_parameter(model)] = Argument(list(state.type.shape), span)
-    own = _with_positions(model, optimizer.args, keywords, span)
-    instance = instantiate(model, [], own, frame, span)
+    instance = instantiate(model, [], supplied(optimizer, state.type.shape), frame, span)
     place(instance, f"optimizer.{state.path}")
     args = [Argument(builder.state(state), span), Argument(grad, span)]
     new = call(method(instance, "update", span), args, {}, frame, span)
@@ -353,14 +353,6 @@ def _update(state: State, grad: Tensor, optimizer: Deferred, recipe: Recipe) -> 
                    f"{state.type.type}", span)
     builder.update(state, new)
     return states(instance)
-
-
-def _with_positions(
-    model: Model | Function, args: Sequence[object], keywords: dict[str, Argument], span: Span
-) -> dict[str, Argument]:
-    """Positional arguments of a deferred call by name: the shape is not among them."""
-    open_ = [p.name for p in model.definition.params if p.name != shape_parameter(model)]
-    return {**{n: Argument(v, span) for n, v in zip(open_, args, strict=False)}, **keywords}
 
 
 def _eval(
@@ -383,14 +375,10 @@ def _init(recipe: Recipe, found: Sequence[State], stages: int) -> IrFunction:
 
 def _first_value(state: State, recipe: Recipe, builder: Builder) -> Tensor:
     deferred = state.initialiser
-    callee = deferred.callee
-    assert isinstance(callee, Function)
     frame = Frame(recipe.scope, builder, Activation(state.path))
     builder.loc = frame.loc(state.span)
-    keywords = {k: Argument(v, deferred.span) for k, v in deferred.keywords.items()}
-    keywords[shape_parameter(callee)] = Argument(list(state.type.shape), deferred.span)
-    args = [Argument(v, deferred.span) for v in deferred.args]
-    value = call(callee, args, keywords, frame, deferred.span)
+    keywords = supplied(deferred, state.type.shape)
+    value = call(deferred.callee, [], keywords, frame, deferred.span)
     first = _fitted(value, state.type, deferred.span, builder)
     builder.loc = frame.loc(state.span)
     return first if state.type.pin is None else builder.pin(first, state.type.pin)
@@ -415,6 +403,5 @@ def _next(
         match type_:
             case s.Index(_, (s.Name(batch), *_)) if batch in sizes:
                 sizes[batch] = 1
-    settings = {k: v for k, v in recipe.scope.names.items() if k in recipe.lines}
     builder = Builder("next", stages=stages)
-    return build_entry(function, {**settings, **sizes}, builder, order)
+    return build_entry(function, {**recipe.values, **sizes}, builder, order)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.evaluate import Frame, evaluate
+from anabranch.frontend.evaluate import Frame, certain, evaluate
 from anabranch.frontend.expressions import fitting
 from anabranch.frontend.values import (
     FULL,
@@ -77,24 +77,24 @@ def matched(
     owner: str, span: Span, *, keys: frozenset[str] = frozenset(),
 ) -> dict[str, Argument]:
     """Arguments by parameter name. Those in `keys` may be left out, also between others."""
-    found = _by_place(params, args, owner, keys)
+    found = by_place(params, args, owner, keys)
     for name, argument in keywords.items():
         if name not in {p.name for p in params}:
-            raise fail(f"'{owner}' has no parameter '{name}'", argument.span,
-                       help=nearest(name, [p.name for p in params])
-                       or f"it is {_header(owner, params)}")
+            raise certain(f"'{owner}' has no parameter '{name}'", argument.span,
+                          help=nearest(name, [p.name for p in params])
+                          or f"it is {_header(owner, params)}")
         if name in found:
             raise fail(f"'{owner}' is given '{name}' twice", argument.span)
         found[name] = argument
     missing = [p.name for p in params
                if p.default is None and p.name not in found and p.name not in keys]
     if missing:
-        raise fail(f"'{owner}' is called without {' and '.join(map(repr, missing))}", span,
-                   help=f"it is {_header(owner, params)}")
+        raise certain(f"'{owner}' is called without {' and '.join(map(repr, missing))}", span,
+                      help=f"it is {_header(owner, params)}")
     return found
 
 
-def _by_place(
+def by_place(
     params: Sequence[s.Param], args: Sequence[Argument], owner: str, keys: frozenset[str]
 ) -> dict[str, Argument]:
     found: dict[str, Argument] = {}
@@ -103,8 +103,8 @@ def _by_place(
         while waiting and waiting[0].name in keys and not _is_key(argument.value):
             del waiting[0]
         if not waiting:
-            raise fail(f"'{owner}' takes {len(params)} arguments, and here are {len(args)}",
-                       argument.span, help=f"it is {_header(owner, params)}")
+            raise certain(f"'{owner}' takes {len(params)} arguments, and here are {len(args)}",
+                          argument.span, help=f"it is {_header(owner, params)}")
         found[waiting.pop(0).name] = argument
     return found
 
