@@ -15,6 +15,7 @@ from anabranch import codegen
 from anabranch.frontend.program import Training
 from anabranch.ir import passes
 from anabranch.ir.core import Function, Module
+from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Return
 from anabranch.ir.plan import Plan
@@ -56,22 +57,23 @@ class Compiled:
 def compile_training(training: Training, options: Options) -> Compiled:
     """The Plan of a recipe: train, eval, init and, where the model has it, next."""
     micro = training.micro if options.micro is None else options.micro
-    return _compile(training.module, options, micro)
+    return compile_module(training.module, options, micro)
 
 
 def compile_function(module: Module, options: Options) -> Compiled:
     """The Plan of one function, whose states (if any) are filled by the caller."""
-    return _compile(module, options, 1)
+    return compile_module(module, options, 1)
 
 
-def _compile(module: Module, options: Options, micro: int) -> Compiled:
+def compile_module(module: Module, options: Options, micro: int) -> Compiled:
+    """The Plan of all functions of a module, which share its states."""
     timings: dict[str, float] = {}
     programs, boxed = [], {}
     layouts: dict[str, Layout] = {}
     for name, single in _separate(module, timings):
         results = _result_names(single.functions[name])
-        mesh = options.mesh.with_micro(micro if name == "train" else 1)
-        target = Target(mesh, options.machine, layouts)
+        target = _target(name, options, micro, layouts)
+        mesh = target.mesh
         lowered = _run(pipeline.global_passes(target), single, options, timings)
         boxed[name] = lowered
         function = lowered.functions[name]
@@ -86,6 +88,34 @@ def _compile(module: Module, options: Options, micro: int) -> Compiled:
                     profile=options.machine.name)
     timings["schedule"] = time.perf_counter() - start
     return Compiled(plan, timings, boxed)
+
+
+def lower(
+    module: Module, name: str, options: Options, *, stage: str, micro: int = 1, rank: int = 0,
+    timings: dict[str, float] | None = None,
+) -> Module:
+    """The function `name` as it is at a stage of `pipeline.STAGES`; from `local` on, of one rank.
+
+    The module is changed. A program that shares the states of another finds them where that one,
+    planned before it, has put them.
+    """
+    clock: dict[str, float] = {} if timings is None else timings
+    layouts: dict[str, Layout] = {}
+    for each, single in _separate(module, clock):
+        steps = pipeline.global_passes(_target(each, options, micro, layouts))
+        if each == name:
+            every = (*steps, *pipeline.local_passes(rank))
+            wanted = [passes.name_of(step) for step in every].index(pipeline.STAGES[stage])
+            return _run(every[: wanted + 1], single, options, clock)
+        if not layouts:
+            layouts = _state_layouts(_run(steps, single, options, clock).functions[each])
+    raise CompilerBug(f"there is no function '{name}' to lower")
+
+
+def _target(name: str, options: Options, micro: int, layouts: dict[str, Layout]) -> Target:
+    """Only training is cut into micro-batches."""
+    mesh = options.mesh.with_micro(micro if name == "train" else 1)
+    return Target(mesh, options.machine, layouts)
 
 
 def _run(steps: Sequence[passes.Pass], module: Module, options: Options,

@@ -2,7 +2,7 @@
 
 Under a heading, a fenced block without a label (or labelled `ab`) is a program; each following
 block labelled with a stage of the compiler (`text error`, `ir`, `sbp mesh=data=2`, ...) is what
-`driver.dump_text(program, stage)` must give: one test per block. A line `...` in it stands for any
+`dumps.dump_text(program, stage)` must give: one test per block. A line `...` in it stands for any
 lines, so that a golden shows only what it is about. `--update-golden` rewrites the blocks in place,
 under pytest-xdist too; those with `...` are checked as they are, never rewritten.
 """
@@ -13,7 +13,6 @@ import fcntl
 import importlib
 import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,22 +119,15 @@ def goldens(markdown: str) -> Iterator[Golden]:
             raise ValueError(f"the block '{block.label}' has no program above it")
 
 
-def load_driver() -> Any:
+def load_dumps() -> Any:
     """The compiler, imported when the first golden runs: collecting them must stay quick."""
-    path = Path(__file__).parent.parent / "anabranch" / "driver.py"
-    here = "anabranch.driver" in sys.modules or (
-        path.exists() and "def dump_text" in path.read_text(encoding="utf-8")
-    )
-    if not here:
-        pytest.skip("the driver is not here yet")
-    return importlib.import_module("anabranch.driver")
+    return importlib.import_module("anabranch.dumps")
 
 
 def check_golden(path: Path, golden: Golden, *, update: bool) -> None:
     """Compare a block with what the compiler says now; on `update`, rewrite it where allowed."""
-    driver = load_driver()
     expected = golden.block.text.rstrip()
-    actual = driver.dump_text(golden.source, golden.block.label).rstrip()
+    actual = load_dumps().dump_text(golden.source, golden.block.label).rstrip()
     if agrees(expected, actual):
         return
     if update and not has_dots(expected):

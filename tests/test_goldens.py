@@ -78,10 +78,10 @@ def test_workers_that_rewrite_blocks_of_one_file_do_not_undo_each_other(tmp_path
 def test_a_document_is_checked_and_rewritten_block_by_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a driver that prints the stage and the program in capitals."""
-    driver = types.ModuleType("anabranch.driver")
-    driver.dump_text = lambda source, stage: f"{stage}\n{source.upper()}"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "anabranch.driver", driver)
+    """With a dump that prints the stage and the program in capitals."""
+    dumps = types.ModuleType("anabranch.dumps")
+    dumps.dump_text = lambda source, stage: f"{stage}\n{source.upper()}"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "anabranch.dumps", dumps)
     path = tmp_path / "golden.md"
     path.write_text("```\nx\n```\n```ir\nir\nX\n```\n```toml\nnot checked\n```\n```plan\nY\n```\n")
     right, wrong = goldens(path.read_text())

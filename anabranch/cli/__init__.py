@@ -22,6 +22,7 @@ from anabranch.ir.diagnostics import CompilerBug, UserError, nearest
 from anabranch.runtime.errors import RuntimeFailure
 
 SUBCOMMANDS = {
+    "dump": "show a program at a stage of the compiler",
     "doctor": "show what this machine offers and test that it works",
 }
 

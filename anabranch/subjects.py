@@ -1,0 +1,149 @@
+"""What the words of a command line mean: which function of a program, what mesh, what settings.
+
+    subject_of(load("gpt.ab"), function="loss", settings={"dim": "128"})
+
+A name means, in this order: a function of the recipe (`train eval init next`), a definition of the
+file, `Model.function`, a function of the recipe's model. What `settings` do not say, the recipe
+does: arguments of the model, sizes of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anabranch.frontend import syntax as s
+from anabranch.frontend.program import Program, Training
+from anabranch.ir.core import Module
+from anabranch.ir.diagnostics import fail, nearest
+from anabranch.ir.mesh import MICRO, Mesh
+
+OF_RECIPE = ("train", "eval", "init", "next")
+ALWAYS_SET = ("micro", "steps", "clip")  # a recipe has these whether it says so or not
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A module of phase `global`, the function that is meant, and the micro-batches of a step.
+
+    `function` is empty where all functions of a recipe are meant.
+    """
+
+    module: Module
+    function: str
+    micro: int = 1
+    training: Training | None = None
+
+    def alone(self) -> Module:
+        """The module with the function that is meant and no other."""
+        if not self.function:
+            return self.module
+        return Module({self.function: self.module.functions[self.function]})
+
+
+def subject_of(
+    program: Program, *, function: str = "", model: str = "", settings: Mapping[str, str],
+    stages: int = 1,
+) -> Subject:
+    """What the words of a command line mean. Raises `UserError`."""
+    if model or (program.recipes and function in ("", *OF_RECIPE)):
+        return _of_recipe(program, model, function, settings, stages)
+    name = function or _only(program)
+    if name in program.functions:
+        return _made(program, name, settings, stages)
+    owner, _, method = name.rpartition(".")
+    owner = owner or next(iter(program.recipes), "")
+    if owner in program.models:
+        return _of_model(program, owner, method, settings, stages)
+    raise fail(f"there is no function '{name}'", help=nearest(name, _choices(program))
+               or f"there are {', '.join(_choices(program))}")
+
+
+def _of_recipe(
+    program: Program, model: str, function: str, settings: Mapping[str, str], stages: int
+) -> Subject:
+    training = program.training(model or None, settings, stages)
+    module = training.module
+    if function and function not in module.functions:
+        raise fail(f"the recipe has no function '{function}'",
+                   help=f"it has {', '.join(module.functions)}")
+    return Subject(module, function, training.micro, training)
+
+
+def _of_model(
+    program: Program, owner: str, method: str, settings: Mapping[str, str], stages: int
+) -> Subject:
+    """A function of a model: made as the recipe says, for the batch that the recipe reads."""
+    recipe = program.recipes.get(owner)
+    if recipe is None:
+        return _made(program, f"{owner}.{method}", settings, stages,
+                     model={k: v for k, v in settings.items() if k in _parameters(program, owner)})
+    known = {*_parameters(program, owner), *_lines(recipe), *ALWAYS_SET}
+    training = program.training(
+        owner, {k: v for k, v in settings.items() if k in known}, stages)
+    sizes = {k: v for k, v in settings.items() if k not in known}
+    return _made(program, f"{owner}.{method}", sizes, stages, model=training.arguments,
+                 training=training)
+
+
+def _made(
+    program: Program, name: str, sizes: Mapping[str, str], stages: int,
+    model: Mapping[str, object] | None = None, training: Training | None = None,
+) -> Subject:
+    inputs = dict(training.inputs) if training is not None else None
+    module = program.function(name, sizes, inputs=inputs, model=model, stages=stages)
+    return Subject(module, next(iter(module.functions)))
+
+
+def _only(program: Program) -> str:
+    """The one definition of a file without a recipe."""
+    names = list(program.functions)
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise fail("the file defines no function and has no recipe")
+    raise fail("which function is meant?", help=f"add --function with one of {', '.join(names)}")
+
+
+def _choices(program: Program) -> list[str]:
+    of_recipe = OF_RECIPE if program.recipes else ()
+    of_models = [f"{name}.{member.name}" for name, model in program.models.items()
+                 for member in model.body if isinstance(member, s.FuncDef)]
+    return [*of_recipe, *program.functions, *of_models]
+
+
+def _parameters(program: Program, model: str) -> list[str]:
+    return [p.name for p in program.models[model].params]
+
+
+def _lines(recipe: s.TrainDef) -> list[str]:
+    return [line.target.id for line in recipe.body if isinstance(line, s.Setting)]
+
+
+# ---- words
+
+
+def mesh_of(text: str) -> Mesh:
+    """`data=2,model=2` as a mesh. Raises `UserError`."""
+    axes: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, size = part.partition("=")
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1:
+            raise fail(f"'{part}' is not an axis of a mesh",
+                       help="write axes as name=size, for example --mesh data=2,model=2")
+        if name in axes or name == MICRO:
+            why = "given twice" if name in axes else "reserved: use --micro"
+            raise fail(f"the mesh axis '{name}' is {why}")
+        axes[name] = int(size)
+    return Mesh(tuple(axes.items()))
+
+
+def overrides_of(pairs: list[str]) -> dict[str, str]:
+    """`--set` texts by name; the values are expressions of the language."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise fail(f"'{pair}' is not an override", help="write --set name=value")
+        found[name.strip()] = value.strip()
+    return found
