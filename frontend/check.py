@@ -11,6 +11,7 @@ whatever they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
@@ -19,7 +20,7 @@ from anabranch.frontend.entries import build_entry
 from anabranch.frontend.evaluate import Certain, Unsupported
 from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
 from anabranch.frontend.values import MISSING, Builtin, Function, Kind, Model, Scope
-from anabranch.ir.diagnostics import Collector, Diagnostic, Span, UserError, nearest
+from anabranch.ir.diagnostics import Collector, Diagnostic, Note, Span, UserError, nearest
 
 Names = frozenset[str]
 SAMPLES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (12,), (8, 8, 4), (64, 32, 16, 8, 4, 2))
@@ -49,6 +50,7 @@ class _Names:
 
     def __init__(self, scope: Scope, found: Collector) -> None:
         self.scope, self.found = scope, found
+        self.reported: set[str] = set()
 
     def function(self, node: s.OpDef | s.FuncDef, outer: Names) -> None:
         params = frozenset(p.name for p in node.params)
@@ -235,6 +237,10 @@ class _Names:
         return name not in local and self.scope.find(name) is MISSING
 
     def unknown(self, node: s.Name, local: Names, indexed: bool) -> None:
+        """Each name once in a definition."""
+        if node.id in self.reported:
+            return
+        self.reported.add(node.id)
         close = nearest(node.id, [*local, *self.scope.visible()]) if len(node.id) > 1 else ""
         if indexed and not close:
             self.found.add(f"'{node.id}' is neither on the left nor reduced", node.span,
@@ -335,9 +341,17 @@ def sampled(function: Function) -> list[Diagnostic]:
         except UserError as error:
             if isinstance(function.definition, s.FuncDef) and not isinstance(error, Certain):
                 return []
-            errors.append(error.diagnostics[0])
+            errors.append(_noted(error.diagnostics[0], given))
     places = {error.span for error in errors}
     return errors[:1] if len(places) == 1 else []
+
+
+def _noted(error: Diagnostic, sizes: Mapping[str, object]) -> Diagnostic:
+    """With the sizes that a message speaks of, because the user never wrote them."""
+    if not sizes or not any(c.isdigit() for c in error.message):
+        return error
+    shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return replace(error, notes=(*error.notes, Note(f"tried with {shown}")))
 
 
 def _sample(

@@ -25,7 +25,7 @@ from anabranch.frontend.scope import File, Files, library, load_file
 from anabranch.frontend.values import MISSING, Function, Model, Scope
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import UserError, fail, nearest
-from anabranch.ir.types import TensorType
+from anabranch.ir.types import DTYPES, TensorType
 
 __all__ = ["Program", "Training", "load", "loads"]
 
@@ -126,10 +126,10 @@ class Program:
 
 
 def _values(given: Mapping[str, object], scope: Scope) -> dict[str, object]:
-    """Texts are expressions, unless they name a dtype."""
+    """Texts are expressions, but for names of dtypes."""
     frame = Frame(scope, Builder("argument"))
     return {name: evaluate(parse_expression(value), frame)
-            if isinstance(value, str) and not value.isidentifier() else value
+            if isinstance(value, str) and value not in DTYPES else value
             for name, value in given.items()}
 
 

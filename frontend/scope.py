@@ -119,7 +119,7 @@ def _text(path: Path, item: s.Import) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         beside = [p.stem for p in path.parent.glob("*.ab")] if path.parent.is_dir() else []
-        raise fail(f"there is no file {path.name} in {path.parent}", item.span,
+        raise fail(f"there is no file {path.name} beside this one", item.span,
                    help=nearest(path.stem, beside)) from None
 
 
