@@ -33,13 +33,14 @@ RESULTS = {"train": ("loss",), "eval": ("loss",), "next": ("next",)}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to compile. `mesh` has the ranks; `micro` None takes the recipe's."""
+    """How to compile. `mesh` has the ranks; `micro` None takes the recipe's. Unless `checked`, an
+    index out of range is clamped instead of reported."""
 
     mesh: Mesh = field(default_factory=Mesh)
     micro: int | None = None
     slots: int = 2
     machine: Machine = CPU2
-    seed: int = 0
+    checked: bool = True
     verify: bool = True
     print_after: Collection[str] = ()
     write: Callable[[str], object] | None = None
@@ -84,7 +85,7 @@ def compile_module(module: Module, options: Options, micro: int) -> Compiled:
         programs.append(ProgramIR(name, function, functions, mesh, results))
     start = time.perf_counter()
     plan = schedule(programs, codegen.launches, prices(options.machine, options.mesh),
-                    prelude=codegen.PRELUDE, slots=options.slots, seed=options.seed,
+                    prelude=codegen.PRELUDE, slots=options.slots,
                     profile=options.machine.name)
     timings["schedule"] = time.perf_counter() - start
     return Compiled(plan, timings, boxed)

@@ -1,10 +1,10 @@
 """A recipe, run: steps with progress, validation, checkpoints, a trace and a loss curve.
 
-    report = train(plan, reader, steps=600, folder=Path("runs/gpt"))
+    report = train(session, reader, Run(Path("runs/gpt"), steps=600))
 
 Everything a run leaves is in its folder: `checkpoint.safetensors`, `trace.json` (open it in
-Perfetto), `loss.csv`. An interrupt finishes the granted steps, saves a checkpoint and is raised
-again.
+Perfetto), `loss.csv`. An interrupt finishes the steps under way, saves a checkpoint and is raised
+again. Under several processes all of them call these functions, and the first writes the files.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from anabranch.ir.plan import Plan
+from anabranch.progress import Display, Pace, Seen, display
 from anabranch.runtime import checkpoint
 from anabranch.runtime.data import Reader
 from anabranch.runtime.errors import RunError
 from anabranch.runtime.session import Session
+
+CHECKPOINT, TRACE, CURVE = "checkpoint.safetensors", "trace.json", "loss.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,10 @@ class Report:
     predicted_peak_bytes: int
     compile_seconds: float
     train_seconds: float
+    scored_targets: int
     checkpoint: str
     trace: str
     loss_curve: str
-    scored_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,10 +70,20 @@ class Curve:
             writer.writerow(["step", "loss"])
             writer.writerows(self.losses)
 
+    @staticmethod
+    def before(path: Path, first: int) -> Curve:
+        """What an earlier part of the run left there, up to the step where this one goes on."""
+        if first == 0 or not path.is_file():
+            return Curve()
+        with path.open(newline="") as file:
+            rows = [(int(row["step"]), float(row["loss"])) for row in csv.DictReader(file)]
+        return Curve([row for row in rows if row[0] < first])
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How to train: `every` steps a checkpoint is saved (0: only at the end)."""
+    """How to train: the steps first .. steps - 1. Every `every` steps a checkpoint is saved (0:
+    only at the end), with `notes` about the program beside the states."""
 
     folder: Path
     steps: int
@@ -83,39 +91,43 @@ class Run:
     seed: int = 0
     every: int = 0
     show: bool = True
+    notes: str = ""
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / CHECKPOINT
 
 
 def train(session: Session, reader: Reader, run: Run, compile_seconds: float = 0.0) -> Report:
     """Do the steps of a run on a session whose states are set, then score the held-out data."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    curve = Curve()
+    curve = Curve.before(run.folder / CURVE, run.first)
     began = time.perf_counter()
-    with _progress(run, session.plan, reader) as bar:
-        done = _steps(session, reader, run, curve, bar)
+    with display(run.steps, run.first, show=run.show) as shown:
+        done = _steps(session, reader, run, curve, shown)
     seconds = time.perf_counter() - began
-    curve.write(run.folder / "loss.csv")
-    path = _save(session, run, run.first + done)
+    _save(session, run, curve, run.first + done)
     loss, scored = validate(session, reader)
-    trace = run.folder / "trace.json"
-    if session.trace is not None and session.process == 0:
-        session.trace.save(trace)
     return Report(
         val_loss=loss, train_loss=curve.mean(), steps=run.first + done,
         tokens_per_second=done * _targets(reader) / max(seconds, 1e-9),
-        peak_bytes=session.allocated_bytes, predicted_peak_bytes=predicted_peak(session.plan),
-        compile_seconds=compile_seconds, train_seconds=seconds, checkpoint=str(path),
-        trace=str(trace), loss_curve=str(run.folder / "loss.csv"), scored_bytes=scored)
+        peak_bytes=session.allocated_bytes,
+        predicted_peak_bytes=predicted_peak(session.plan, session.ranks),
+        compile_seconds=compile_seconds, train_seconds=seconds, scored_targets=scored,
+        checkpoint=str(run.checkpoint), trace=str(run.folder / TRACE) if session.trace else "",
+        loss_curve=str(run.folder / CURVE))
 
 
-def _steps(session: Session, reader: Reader, run: Run, curve: Curve, bar: Bar) -> int:
+def _steps(session: Session, reader: Reader, run: Run, curve: Curve, show: Display) -> int:
     """The number of steps done. A checkpoint is saved every so often and when interrupted."""
     done = 0
+    pace = Pace(run.first, _targets(reader), time.perf_counter())
 
     def seen(step: int, results: dict[str, Any]) -> None:
         nonlocal done
         done += 1
         curve.add(step, float(next(iter(results.values()))))
-        bar.advance(step, curve.losses[-1][1])
+        show(Seen(step + 1, run.steps, curve.losses[-1][1], pace.rate(step + 1)))
 
     try:
         while done < run.steps - run.first:
@@ -123,17 +135,21 @@ def _steps(session: Session, reader: Reader, run: Run, curve: Curve, bar: Bar) -
             count = min(run.every, left) if run.every else left
             session.run("train", count, reader.batch, seen, first=run.first + done)
             if run.every and done < run.steps - run.first:
-                _save(session, run, run.first + done)
+                _save(session, run, curve, run.first + done)
     except KeyboardInterrupt:
-        _save(session, run, run.first + done)
+        _save(session, run, curve, run.first + done)
         raise
     return done
 
 
-def _save(session: Session, run: Run, step: int) -> Path:
-    path = run.folder / "checkpoint.safetensors"
-    checkpoint.save(session, path, checkpoint.Progress(step, run.seed))
-    return path
+def _save(session: Session, run: Run, curve: Curve, step: int) -> None:
+    """Everything that a run leaves, as it stands."""
+    checkpoint.save(session, run.checkpoint, checkpoint.Progress(step, run.seed, run.notes))
+    if session.process:
+        return
+    curve.write(run.folder / CURVE)
+    if session.trace is not None:
+        session.trace.save(run.folder / TRACE)
 
 
 def validate(session: Session, reader: Reader, least: int = 100_000) -> tuple[float, int]:
@@ -153,54 +169,7 @@ def _targets(reader: Reader) -> int:
     return int(list(reader.batch(0).values())[-1].size)
 
 
-def predicted_peak(plan: Plan) -> int:
-    """Bytes of all arenas, as the compiler predicted them."""
-    return sum(max((p.peak[a.id] for p in plan.programs), default=0) for a in plan.arenas)
-
-
-# ---- progress -----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Bar:
-    """A progress bar, or nothing where nobody looks."""
-
-    progress: Progress | None
-    task: TaskID
-    began: float
-    first: int
-    targets: int
-
-    def advance(self, step: int, loss: float) -> None:
-        if self.progress is None:
-            return
-        seconds = time.perf_counter() - self.began
-        rate = (step + 1 - self.first) * self.targets / max(seconds, 1e-9)
-        self.progress.update(self.task, completed=step + 1, loss=loss, rate=rate,
-                             memory=resident_bytes() / 1e6)
-
-
-@contextmanager
-def _progress(run: Run, plan: Plan, reader: Reader) -> Iterator[Bar]:
-    shown = Progress(
-        TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TextColumn("{task.fields[rate]:,.0f} tokens/s"),
-        TextColumn("{task.fields[memory]:.0f} MB"), TimeRemainingColumn(),
-        console=Console(stderr=True))
-    if not run.show:
-        yield Bar(None, TaskID(0), time.perf_counter(), run.first, _targets(reader))
-        return
-    with shown:
-        task = shown.add_task("train", total=run.steps, completed=run.first, loss=math.nan,
-                              rate=0.0, memory=0.0)
-        yield Bar(shown, task, time.perf_counter(), run.first, _targets(reader))
-
-
-def resident_bytes() -> int:
-    """Memory of this process, in bytes (Linux; elsewhere 0)."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0
-    return pages * 4096
+def predicted_peak(plan: Plan, ranks: tuple[int, ...]) -> int:
+    """Bytes of the arenas of these ranks, as the compiler predicted them."""
+    return sum(max((p.peak[a.id] for p in plan.programs), default=0)
+               for a in plan.arenas if a.rank in ranks)

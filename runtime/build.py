@@ -60,7 +60,7 @@ def find_toolchain(cache: Path | None = None) -> Toolchain | None:
     for name in (chosen,) if chosen else COMPILERS:
         path = shutil.which(name)
         if path:
-            folder = _private_folder(cache or settings.cache_folder())
+            folder = _kernel_folder(cache or settings.cache_folder())
             return Toolchain(path, _identity(path), folder)
     if chosen:
         raise BuildError(f"ANABRANCH_CC names {chosen!r}, which is not a program on the path")
@@ -111,7 +111,7 @@ def _compile(toolchain: Toolchain, before: str, units: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=toolchain.folder, prefix="building.") as folder:
         source, library = Path(folder, "kernels.c"), Path(folder, "kernels.so")
         source.write_text(text)
-        command = [toolchain.command, *FLAGS, "-o", str(library), str(source), "-lpthread"]
+        command = [toolchain.command, *FLAGS, "-o", str(library), str(source), "-lpthread", "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             kept = objects / f"failed-{_hash(text.encode())[:16]}.c"
@@ -131,16 +131,20 @@ def _write_whole(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _private_folder(folder: Path) -> Path:
+def _kernel_folder(folder: Path) -> Path:
     for part in (folder, folder / "kernels", folder / "objects"):
-        part.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = part.stat()
-        if status.st_uid != os.getuid():
-            raise BuildError(
-                f"the kernel cache {part} belongs to another user: set ANABRANCH_CACHE"
-            )
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise BuildError(f"others may write to the kernel cache {part}: chmod 700 it")
+        private_folder(part)
+    return folder
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made if need be; refused if anyone else could put something into it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid():
+        raise BuildError(f"the cache {folder} belongs to another user: set ANABRANCH_CACHE")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BuildError(f"others may write to the cache {folder}: chmod 700 it")
     return folder
 
 

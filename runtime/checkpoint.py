@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from anabranch.ir.plan import Plan
+from anabranch.ir.plan import Plan, Value
 from anabranch.runtime.arrays import STORAGE, Array
 from anabranch.runtime.errors import RuntimeFailure
 from anabranch.runtime.session import Session
@@ -31,10 +34,12 @@ class CheckpointError(RuntimeFailure):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stood: `step` is the next step to do."""
+    """Where a run stood: `step` is the next step to do. `notes` is whatever its writer wants to
+    know about the program later."""
 
     step: int
     seed: int
+    notes: str = ""
 
 
 def save(session: Session, path: str | Path, progress: Progress) -> None:
@@ -42,7 +47,8 @@ def save(session: Session, path: str | Path, progress: Progress) -> None:
     arrays = {name: np.ascontiguousarray(session.state(name)) for name in session.states()}
     if session.process != 0:
         return
-    facts = {"format": FORMAT, "step": str(progress.step), "seed": str(progress.seed)}
+    facts = {"format": FORMAT, "step": str(progress.step), "seed": str(progress.seed),
+             "notes": progress.notes}
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -61,29 +67,49 @@ def _flush(path: str) -> None:
         os.fsync(file.fileno())
 
 
-def load(plan: Plan, path: str | Path) -> tuple[dict[str, Array], Progress]:
-    """The states for a plan, checked, and where to go on. Raises `CheckpointError`."""
+def load(plan: Plan, path: str | Path, *, more: bool = False) -> tuple[dict[str, Array], Progress]:
+    """The states for a plan, checked, and where to go on. With `more`, the file may have states
+    that the plan lacks (an optimizer's, where nothing is trained). Raises `CheckpointError`."""
+    wanted = {s.name: plan.values[s.value] for s in plan.states}
+    with _opened(path) as file:
+        names = [n for n in file.keys() if n in wanted or not more]  # noqa: SIM118
+        arrays = {name: file.get_tensor(name) for name in names}
+        progress = _progress(file, path)
+    problems = misfits(wanted, arrays)
+    if problems:
+        raise CheckpointError(f"{path} does not fit the program:\n{listed(problems)}")
+    return arrays, progress
+
+
+def read_progress(path: str | Path) -> Progress:
+    """Where the run stood, without reading states. Raises `CheckpointError`."""
+    with _opened(path) as file:
+        return _progress(file, path)
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
     try:
         with safe_open(str(path), framework="numpy") as file:
-            facts = file.metadata() or {}
-            names = file.keys()
-            arrays = {name: file.get_tensor(name) for name in names}
+            yield file
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not a checkpoint, or it is truncated: {error}") from error
+
+
+def _progress(file: Any, path: str | Path) -> Progress:
+    facts = file.metadata() or {}
     if facts.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} was not written as '{FORMAT}'; load weights of other programs with "
             "`anabranch.load_weights`"
         )
-    _compare(plan, arrays, str(path))
-    return arrays, Progress(int(facts["step"]), int(facts["seed"]))
+    return Progress(int(facts["step"]), int(facts["seed"]), facts.get("notes", ""))
 
 
-def _compare(plan: Plan, arrays: dict[str, Array], path: str) -> None:
-    """Everything that does not fit, at once."""
-    wanted = {s.name: plan.values[s.value] for s in plan.states}
+def misfits(wanted: Mapping[str, Value], arrays: Mapping[str, Any]) -> list[str]:
+    """Everything by which arrays differ from the states that are wanted, in words."""
     problems = [f"missing: {name}" for name in wanted.keys() - arrays.keys()]
     problems += [f"not in the program: {name}" for name in arrays.keys() - wanted.keys()]
     for name in wanted.keys() & arrays.keys():
@@ -94,7 +120,10 @@ def _compare(plan: Plan, arrays: dict[str, Array], path: str) -> None:
                 f"{name} is {array.dtype}{list(array.shape)}, "
                 f"the program has {value.dtype}{list(value.shape)}"
             )
-    if problems:
-        shown = "\n  ".join(sorted(problems)[:20])
-        more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise CheckpointError(f"{path} does not fit the program:\n  {shown}{more}")
+    return sorted(problems)
+
+
+def listed(problems: Sequence[str], most: int = 20) -> str:
+    """One a line, so many at most."""
+    more = [f"and {len(problems) - most} more"] if len(problems) > most else []
+    return "\n".join(f"  {problem}" for problem in [*problems[:most], *more])

@@ -7,7 +7,8 @@
 A session proves the plan safe, builds its kernels, allocates its arenas and starts one thread per
 (rank, stream). It grants steps a few at a time, each after its batch is there, so that an
 interrupt or a reader that runs dry loses nothing: what was granted is finished, then all tokens
-are home. The first failure of a run ends the session, since states may then differ between ranks.
+are home. `trace` is the number of last steps whose firings are kept. The first failure of a run
+ends the session, since states may then differ between ranks.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ class Session:
         seed: int | None = None,
         cores: int | None = None,
         canaries: bool = False,
-        trace: bool = False,
+        trace: int = 0,
         stall_seconds: float | None = None,
         reader_seconds: float | None = None,
     ) -> None:
         check_plan(plan)
         self.plan = plan
-        self.trace = Trace() if trace else None
+        self.trace = Trace(trace) if trace else None
         self._world = world or ThreadWorld()
         self._failure = Failure()
         self._progress = self._failure.wakes(threading.Condition())
@@ -138,7 +139,10 @@ class Session:
 
     def _engine(self, name: str) -> Engine:
         if name not in self._engines:
-            self._engines[name] = Engine(self._resources, self.plan.program(name))
+            program = self.plan.program(name)
+            if self.trace is not None:
+                self.trace.expect(program, self.ranks)
+            self._engines[name] = Engine(self._resources, program)
         return self._engines[name]
 
     def _check_open(self) -> None:
@@ -151,6 +155,11 @@ class Session:
     def process(self) -> int:
         """The number of this process among those that run the plan."""
         return self._world.process
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that run in this process."""
+        return self._resources.ranks
 
     def states(self) -> list[str]:
         return [state.name for state in self.plan.states]

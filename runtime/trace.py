@@ -1,13 +1,15 @@
 """What fired when: a timeline that Perfetto and chrome://tracing open.
 
 Processes of the timeline are ranks, its threads are streams; every slice is a firing with its
-micro-batch k and its step.
+micro-batch k and its step. Of each program the last few steps are kept, so a trace does not grow.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +34,21 @@ class Firing:
 
 
 class Trace:
-    """Collects firings of all threads; appending to a list needs no lock."""
+    """Collects the firings of all threads in the last `steps` steps of each program; appending to
+    a deque needs no lock."""
 
-    def __init__(self) -> None:
-        self.firings: list[Firing] = []
+    def __init__(self, steps: int = 8) -> None:
+        self.steps = steps
+        self._kept: dict[str, deque[Firing]] = {}
+
+    def expect(self, program: Program, ranks: Iterable[int]) -> None:
+        """Before a program runs: make room for the firings of these ranks."""
+        per_step = sum(a.fires for a in program.actors if a.rank in set(ranks))
+        self._kept[program.name] = deque(maxlen=self.steps * per_step)
+
+    @property
+    def firings(self) -> list[Firing]:
+        return [firing for kept in self._kept.values() for firing in kept]
 
     def record(
         self, program: Program, state: ActorState, n: int, step: int, begin: float, end: float
@@ -43,19 +56,22 @@ class Trace:
         actor = state.actor
         kind = program.streams[actor.stream].kind
         place = (actor.name, actor.rank, actor.stream, kind)
-        self.firings.append(Firing(program.name, *place, n % actor.fires, step, begin, end))
+        firing = Firing(program.name, *place, n % actor.fires, step, begin, end)
+        self._kept[program.name].append(firing)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        start = min((f.begin for f in self.firings), default=0.0)
-        events = [*self._names(), *(_slice(f, start) for f in self.firings)]
+        firings = self.firings
+        start = min((f.begin for f in firings), default=0.0)
+        events = [*_names(firings), *(_slice(f, start) for f in firings)]
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
-    def _names(self) -> list[dict[str, Any]]:
-        ranks = sorted({f.rank for f in self.firings})
-        streams = sorted({(f.rank, f.stream, f.kind) for f in self.firings})
-        return [_name("process_name", rank, 0, f"rank {rank}") for rank in ranks] + [
-            _name("thread_name", rank, stream, f"{kind} {stream}") for rank, stream, kind in streams
-        ]
+
+def _names(firings: list[Firing]) -> list[dict[str, Any]]:
+    ranks = sorted({f.rank for f in firings})
+    streams = sorted({(f.rank, f.stream, f.kind) for f in firings})
+    return [_name("process_name", rank, 0, f"rank {rank}") for rank in ranks] + [
+        _name("thread_name", rank, stream, f"{kind} {stream}") for rank, stream, kind in streams
+    ]
 
 
 def _name(what: str, rank: int, stream: int, name: str) -> dict[str, Any]:

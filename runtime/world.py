@@ -7,10 +7,12 @@ order.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Protocol
 
 from anabranch.ir.plan import Plan
 from anabranch.runtime.failure import Failure
+from anabranch.runtime.processes import ProcessWorld
 from anabranch.runtime.transport import ThreadTransport, Transport
 
 
@@ -53,3 +55,12 @@ class ThreadWorld:
 
     def grant(self, run: int, steps: int, last: bool) -> int:
         return steps
+
+
+JOB = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells each of its processes."""
+
+
+def world_of_environment() -> World:
+    """One rank per process where torchrun has started this one, else all ranks here."""
+    return ProcessWorld() if all(name in os.environ for name in JOB) else ThreadWorld()

@@ -23,6 +23,7 @@ from anabranch.runtime.errors import RuntimeFailure
 
 SUBCOMMANDS = {
     "dump": "show a program at a stage of the compiler",
+    "train": "train a model by the recipe of its program",
     "doctor": "show what this machine offers and test that it works",
 }
 

@@ -147,7 +147,7 @@ def test_a_damaged_library_is_compiled_again(cache: Path) -> None:
 def test_a_cache_that_others_may_write_to_is_refused(cache: Path) -> None:
     cache.mkdir()
     cache.chmod(0o777)
-    with pytest.raises(BuildError, match="others may write to the kernel cache"):
+    with pytest.raises(BuildError, match="others may write to the cache"):
         Session(marking(2))
 
 

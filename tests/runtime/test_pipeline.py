@@ -15,7 +15,7 @@ MICRO = 4
 def timeline(plan: Plan, steps: int) -> tuple[list[Any], list[str], float]:
     """Results, what stage 0 fired in its last step, and the time of the fastest step."""
     results: list[Any] = []
-    with Session(plan, trace=True) as session:
+    with Session(plan, trace=steps) as session:
         for step in range(steps):
             results.append({k: v[0] for k, v in session.step("train", step=step).items()})
         assert session.trace

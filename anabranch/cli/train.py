@@ -1,0 +1,246 @@
+"""Train a model by the recipe of its program.
+
+Without --data, a recipe that reads text gets the sources of Python's standard library. A run
+leaves a checkpoint, the curve of its loss and a trace of its last steps in runs/NAME/. Under
+torchrun every process is a rank: torchrun --nproc_per_node 2 -m anabranch train ... --mesh data=2
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from anabranch import cache, generation
+from anabranch.cli.options import add_program, mesh_of, overrides_of
+from anabranch.driver import Options, compile_training
+from anabranch.frontend.program import Program, Training, load
+from anabranch.ir.diagnostics import UserError, fail
+from anabranch.ir.plan import Plan
+from anabranch.runtime import checkpoint
+from anabranch.runtime.data import Reader, make_reader
+from anabranch.runtime.session import Session
+from anabranch.runtime.world import World, world_of_environment
+from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train
+
+RUNS = Path("runs")
+PROMPT, SAMPLE = "def ", 200
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_program(parser)
+    parser.set_defaults(seed=None)  # a resumed run keeps the one it has
+    parser.add_argument("--data", metavar="PATH", help="a text file, a folder of them, or an .npz")
+    parser.add_argument("--steps", type=int, metavar="N", help="how many steps (the recipe's)")
+    parser.add_argument("--slots", type=int, default=2, metavar="N",
+                        help="micro-batches a stage may be ahead of the next (2)")
+    parser.add_argument("--resume", metavar="CHECKPOINT", help="go on where a run stood")
+    parser.add_argument("--checkpoint-every", type=int, default=0, metavar="N",
+                        help="save every N steps; the end and an interrupt always save")
+    parser.add_argument("--name", help="the name of the run: its files go to runs/NAME/")
+    parser.add_argument("--out", metavar="FOLDER", help="where its files go instead")
+    parser.add_argument("--trace", type=int, default=8, metavar="N",
+                        help="how many of the last steps the trace shows (8; 0: no trace)")
+    parser.add_argument("--no-check", action="store_true",
+                        help="clamp indices that are out of range instead of reporting them")
+    parser.add_argument("--time-passes", action="store_true",
+                        help="compile afresh and print the seconds of each pass")
+    parser.add_argument("--json", action="store_true",
+                        help="end with one JSON object on a line of its own")
+
+
+def run(args: argparse.Namespace) -> int:
+    began = time.perf_counter()
+    signal.signal(signal.SIGTERM, _interrupt)
+    world = world_of_environment()
+    try:
+        job = prepare(args)
+    except UserError:
+        if world.process:  # all processes find the same mistake; the first one tells
+            return 1
+        raise
+    plan = _planned(job, world, passes=args.time_passes)
+    with Session(plan, world=world, seed=job.seed, trace=args.trace) as session:
+        _set_states(session, args.resume)
+        seconds = time.perf_counter() - began
+        if world.process == 0:
+            _say(f"ready after {seconds:.1f} s, {_memory(session)}")
+        report, sample = _train(session, job, seconds)
+    if world.process == 0:
+        _finish(args, report, sample)
+    return 0
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """Being told to end is an interrupt: what was done is saved."""
+    raise KeyboardInterrupt
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A command line, understood."""
+
+    program: Program
+    training: Training
+    model: str | None
+    overrides: dict[str, object]
+    options: Options
+    seed: int
+    source: str | None
+    run: Run
+
+    @property
+    def notes(self) -> str:
+        """What `generate` and a resumed run want to know about the program."""
+        return json.dumps({"model": self.model, "set": self.overrides})
+
+
+def prepare(args: argparse.Namespace) -> Job:
+    """Everything that can be wrong with a command line is found here."""
+    _check_numbers(args)
+    done = checkpoint.read_progress(args.resume) if args.resume else None
+    notes = json.loads(done.notes) if done and done.notes else {"model": None, "set": {}}
+    overrides: dict[str, object] = {**notes["set"], **overrides_of(args.set)}
+    if args.steps is not None:
+        overrides["steps"] = args.steps
+    mesh = mesh_of(args.mesh)
+    program, model = load(args.file), args.model or notes["model"]
+    training = program.training(model, overrides, mesh.stages)
+    seed = args.seed if args.seed is not None else done.seed if done else 0
+    run = Run(_folder(args), training.steps, done.step if done else 0, seed,
+              args.checkpoint_every)
+    if run.first >= run.steps:
+        raise fail(f"{args.resume} has done {run.first} of {run.steps} steps already",
+                   help=f"ask for more, as in --steps {2 * run.first}")
+    options = Options(mesh, args.micro, args.slots, checked=not args.no_check)
+    return Job(program, training, model, overrides, options, seed, args.data, run)
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    least = {"steps": 1, "micro": 1, "slots": 1, "checkpoint_every": 0, "trace": 0}
+    for name, bound in least.items():
+        value = getattr(args, name)
+        if value is not None and value < bound:
+            raise fail(f"--{name.replace('_', '-')} is at least {bound}, not {value}")
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    """Where the files of the run go: a resumed one goes on where it is; a new one without a name
+    takes the next that is free."""
+    if args.out:
+        return Path(str(args.out))
+    if args.name:
+        return RUNS / str(args.name)
+    if args.resume:
+        return Path(str(args.resume)).parent
+    stem = Path(args.file).stem
+    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+    return next(RUNS / name for name in names if not (RUNS / name / CHECKPOINT).exists())
+
+
+def _planned(job: Job, world: World, *, passes: bool) -> Plan:
+    """The plan, from the cache or made now, by the first process for all."""
+    plan = None
+    try:
+        if world.process == 0:
+            plan = _compiled_now(job) if passes else _cached(job)
+    finally:
+        of_first: Plan | None = world.exchange(plan)[0]
+    if of_first is None:
+        raise SystemExit(1)  # the first process says why
+    return of_first
+
+
+def _cached(job: Job) -> Plan:
+    began = time.perf_counter()
+    name = cache.key(job.program.sources, "train", job.model, sorted(job.overrides.items()),
+                     job.options)
+    plan, there = cache.plan(name, lambda: compile_training(job.training, job.options).plan)
+    how = "planned before" if there else f"planned in {time.perf_counter() - began:.1f} s"
+    _say(f"{job.program.path}, mesh {job.options.mesh}: {how}")
+    return plan
+
+
+def _compiled_now(job: Job) -> Plan:
+    compiled = compile_training(job.training, job.options)
+    for name, seconds in compiled.timings.items():
+        _say(f"{seconds:8.3f} s  {name}")
+    _say(f"{sum(compiled.timings.values()):8.3f} s  in all")
+    return compiled.plan
+
+
+def _set_states(session: Session, resume: str | None) -> None:
+    if resume is None:
+        session.run("init", 1)
+        return
+    states, _ = checkpoint.load(session.plan, resume)
+    session.load_states(states)
+
+
+def _train(session: Session, job: Job, seconds: float) -> tuple[Report, str]:
+    """The report, and a sample of what the model writes, if it does."""
+    try:
+        report = train(session, _reader(job), job.run, seconds)
+    except KeyboardInterrupt:
+        if session.process == 0:
+            _say(f"\nsaved; go on with: anabranch train {job.program.path} "
+                 f"--resume {job.run.checkpoint}")
+        raise
+    programs = {p.name for p in session.plan.programs}
+    writes = job.training.reader.name == "text" and generation.PROGRAM in programs
+    return report, generation.text(session, PROMPT, SAMPLE) if writes else ""
+
+
+def _reader(job: Job) -> Reader:
+    reader = job.training.reader
+    return make_reader(reader.name, job.source, job.seed, reader.arguments)
+
+
+# ---- What is said
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _memory(session: Session) -> str:
+    predicted = predicted_peak(session.plan, session.ranks) / 1e6
+    count = len(session.ranks)
+    ranks = "1 rank" if count == 1 else f"{count} ranks"
+    return f"{session.allocated_bytes / 1e6:.1f} MB for {ranks} ({predicted:.1f} MB predicted)"
+
+
+def _finish(args: argparse.Namespace, report: Report, sample: str) -> None:
+    text = "\n".join(_summary(args, report, sample))
+    if args.json:
+        _say(text)
+        print(json.dumps(report.as_dict()))
+    else:
+        print(text)
+
+
+def _summary(args: argparse.Namespace, report: Report, sample: str) -> list[str]:
+    lines = [
+        f"\nvalidation loss {report.val_loss:.4f} nats ({report.scored_targets:,} held-out "
+        f"targets), training loss {report.train_loss:.4f}",
+        f"{report.steps} steps, {report.tokens_per_second:,.0f} tokens/s, "
+        f"{report.peak_bytes / 1e6:.1f} MB",
+    ]
+    if sample:
+        lines += ["\nit writes:", f"{PROMPT}{sample}"]
+    lines += [f"\ncheckpoint  {report.checkpoint}", f"loss curve  {report.loss_curve}"]
+    if report.trace:
+        lines.append(f"trace       {report.trace} (open it in Perfetto)")
+    lines.append("\ntry next:")
+    if sample:
+        lines.append(f"  anabranch generate {args.file} --checkpoint {report.checkpoint} "
+                     f"--prompt '{PROMPT}'")
+    lines.append(f"  anabranch train {args.file} --resume {report.checkpoint} "
+                 f"--steps {2 * report.steps}")
+    return lines

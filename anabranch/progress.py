@@ -1,0 +1,93 @@
+"""What a person sees of a run while it goes on: a bar on a terminal, a line now and then in a log.
+
+Everything goes to stderr; whoever reads the results reads stdout.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+LINES = 10  # of a whole run, where there is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Where a run stands: steps done of how many, loss, targets per second."""
+
+    done: int
+    total: int
+    loss: float
+    rate: float
+
+
+class Display(Protocol):
+    """Shows where a run stands."""
+
+    def __call__(self, seen: Seen) -> None: ...
+
+
+@dataclass(slots=True)
+class Pace:
+    """Targets per second since the run began."""
+
+    first: int
+    targets: int
+    began: float
+
+    def rate(self, done: int) -> float:
+        return (done - self.first) * self.targets / max(time.perf_counter() - self.began, 1e-9)
+
+
+@contextmanager
+def display(total: int, first: int, *, show: bool) -> Iterator[Display]:
+    """A display of a run of `total` steps that goes on after `first`."""
+    console = Console(stderr=True)
+    if not show:
+        yield lambda _: None
+    elif console.is_terminal:
+        with _bar(console) as bar:
+            task = bar.add_task("train", total=total, completed=first, loss=math.nan, rate=0.0,
+                                memory=0.0)
+            yield lambda seen: _move(bar, task, seen)
+    else:
+        every = max(1, (total - first) // LINES)
+        yield lambda seen: _log(console, seen, every)
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+        TextColumn("{task.fields[memory]:.0f} MB"), TimeRemainingColumn(),
+        console=console)
+
+
+def _move(bar: Progress, task: TaskID, seen: Seen) -> None:
+    bar.update(task, completed=seen.done, loss=seen.loss, rate=seen.rate,
+               memory=resident_bytes() / 1e6)
+
+
+def _log(console: Console, seen: Seen, every: int) -> None:
+    if seen.done % every and seen.done != seen.total:
+        return
+    console.print(f"step {seen.done}/{seen.total}  loss {seen.loss:.3f}  "
+                  f"{seen.rate:,.0f} tokens/s  {resident_bytes() / 1e6:.0f} MB", highlight=False)
+
+
+def resident_bytes() -> int:
+    """Memory of this process, in bytes (Linux; elsewhere 0)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * 4096
