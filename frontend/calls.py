@@ -55,7 +55,6 @@ from anabranch.frontend.values import (
 from anabranch.ir.diagnostics import Diagnostic, Note, Span, UserError, fail
 from anabranch.ir.types import TensorType, tensor
 
-DEEPEST = 60  # calls within calls
 
 
 @evaluates(s.Call)
@@ -173,9 +172,6 @@ def _run(
 ) -> object:
     """Call an op or function; a mistake that shows only inside the library is the caller's."""
     builder = frame.builder
-    if builder.depth >= DEEPEST:
-        raise fail(f"calls within calls, {DEEPEST} deep", span,
-                   help="a recursion that never ends? its condition must be known when compiling")
     builder.depth += 1
     before = builder.loc
     try:
@@ -184,6 +180,11 @@ def _run(
         if function.scope.is_library and not frame.scope.is_library:
             raise _blamed(error, function, span) from None
         raise
+    except RecursionError:
+        if builder.depth > 1:
+            raise
+        raise fail("calls are nested too deeply here", span,
+                   help="a recursion that never ends?") from None
     finally:
         builder.depth -= 1
         builder.loc = before

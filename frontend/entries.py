@@ -53,7 +53,8 @@ def build_entry(
         if not isinstance(each, Tensor):
             raise fail(f"'{function.definition.name}' does not give tensors only",
                        function.definition.span)
-    return builder.finish([r for r in results if isinstance(r, Tensor)], {}, order)
+    updated = {path: builder.states[path] for path in builder.updated}
+    return builder.finish([r for r in results if isinstance(r, Tensor)], updated, order)
 
 
 def _argument(param: s.Param, function: Function, sizes: Sizes, frame: Frame) -> object:
