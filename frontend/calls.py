@@ -56,7 +56,6 @@ from anabranch.ir.diagnostics import Diagnostic, Note, Span, UserError, fail
 from anabranch.ir.types import TensorType, tensor
 
 
-
 @evaluates(s.Call)
 def _call(node: s.Call, frame: Frame) -> object:
     if is_reduction(node, frame):
