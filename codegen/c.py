@@ -15,13 +15,11 @@ every sum is fixed by the text and the compiler's vector width, never by threads
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from anabranch.codegen.build import Piece
 from anabranch.codegen.cexpr import MEMORY, VALUE, convert_in, convert_out, literal, step, write
 from anabranch.codegen.kernel import (
     Check,
@@ -31,7 +29,6 @@ from anabranch.codegen.kernel import (
     Let,
     Load,
     Loop,
-    Ref,
     Start,
     Statement,
     Store,
@@ -39,15 +36,15 @@ from anabranch.codegen.kernel import (
     defines,
     dtype_of,
     identity,
-    names,
     statements,
     uses,
 )
-from anabranch.ir.expr import Call, Expr, integer, mul
+from anabranch.ir.expr import Expr, integer, mul
 from anabranch.ir.launch import KernelText
 from anabranch.ir.types import is_float, itemsize
 
 STRIP = 256  # lanes of a strip
+BLOCK = 1024  # elements of a row that are summed before they join the rest
 SIGNATURE = (
     "void {name}(const int64_t *ints, const double *floats, char *const *ptrs,\n"
     "    int64_t tile_begin, int64_t tile_end, ab_ctx *ctx)\n{{"
@@ -350,15 +347,51 @@ class _Printer:
     def _loop(self, s: Loop) -> None:
         updated = {u.name for u in statements((s,)) if isinstance(u, (Update, Dot))}
         starts = [self.starts[n] for n in sorted(updated)]
-        if s.lanes and _may_be_simd(s.body):
-            self._simd(_reduction_clauses(starts))
-        self._for(s.axis, self._write(s.start), self._write(s.stop))
+        start, stop = self._write(s.start), self._write(s.stop)
+        sums = [x for x in starts if x.reduce == "sum" and is_float(x.dtype)]
+        if s.lanes and sums and _may_be_simd(s.body):
+            self._blocked(s, start, stop, starts, sums)
+        else:
+            if s.lanes and _may_be_simd(s.body):
+                self._simd(self._reduction_clauses(starts))
+            self._for(s.axis, start, stop)
+            self._statements(s.body)
+            self._close()
+        self._settle_nan(starts)
+
+    def _blocked(self, s: Loop, start: str, stop: str, starts: Sequence[Start],
+                 sums: Sequence[Start]) -> None:
+        """Long sums of floats in blocks, whose rounding errors do not add up."""
+        axis = s.axis
+        self._for(f"{axis}_block", start, stop, str(BLOCK))
+        self._add(f"const int64_t {axis}_stop = ab_min_i64({axis}_block + {BLOCK}, {stop});")
+        for x in sums:
+            self.raw[x.name] = f"{x.name}_block"
+            self._add(f"{VALUE[x.dtype]} {x.name}_block = 0;")
+        self._simd(self._reduction_clauses(starts))
+        self._for(axis, f"{axis}_block", f"{axis}_stop")
         self._statements(s.body)
         self._close()
-        for start in starts:
-            if start.name not in self.raw and _has_nan(start):
-                nan = "__builtin_nanf(\"\")" if start.dtype == "f32" else "__builtin_nan(\"\")"
-                self._add(f"if ({start.name}_nan) {start.name} = {nan};")
+        for x in sums:
+            del self.raw[x.name]
+            self._add(f"{x.name} += {x.name}_block;")
+        self._close()
+
+    def _settle_nan(self, starts: Iterable[Start]) -> None:
+        for x in starts:
+            if x.name not in self.raw and _has_nan(x):
+                nan = f'__builtin_nan{"f" if x.dtype == "f32" else ""}("")'
+                self._add(f"if ({x.name}_nan) {x.name} = {nan};")
+
+    def _reduction_clauses(self, starts: Sequence[Start]) -> str:
+        signs = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "|", "all": "&"}
+        found: dict[str, list[str]] = {}
+        for s in starts:
+            if s.reduce in signs:
+                found.setdefault(signs[s.reduce], []).append(self.raw.get(s.name, s.name))
+            if _has_nan(s):
+                found.setdefault("|", []).append(f"{s.name}_nan")
+        return "".join(f" reduction({sign}:{', '.join(n)})" for sign, n in found.items())
 
 
 # --- analysis --------------------------------------------------------------------------------
@@ -376,17 +409,6 @@ def _may_be_simd(body: Iterable[Statement]) -> bool:
     """Not with calls that report errors, and not where the first of equals matters."""
     return not any(isinstance(s, Check) or (isinstance(s, Update) and s.place is not None)
                    for s in statements(tuple(body)))
-
-
-def _reduction_clauses(starts: Sequence[Start]) -> str:
-    signs = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "|", "all": "&"}
-    found: dict[str, list[str]] = {}
-    for s in starts:
-        if s.reduce in signs:
-            found.setdefault(signs[s.reduce], []).append(s.name)
-        if _has_nan(s):
-            found.setdefault("|", []).append(f"{s.name}_nan")
-    return "".join(f" reduction({sign}:{', '.join(n)})" for sign, n in found.items())
 
 
 def _lane_names(body: Sequence[Statement], axis: str) -> set[str]:
@@ -416,61 +438,3 @@ def _runs(body: Sequence[Statement]) -> list[list[Statement]]:
 
 def _index(body: Sequence[Statement], s: Statement) -> int:
     return next(k for k, other in enumerate(body) if other is s)
-
-
-# --- launching -------------------------------------------------------------------------------
-
-TILE_WORK = 1 << 15  # operations and accesses that are worth a tile of their own
-LEAST_WORK = 1 << 12
-SQUARE = 32  # side of a tile that crosses strides
-TILES = 16  # so many tiles suffice
-
-
-def blocks(piece: Piece) -> tuple[int, ...]:
-    """The size of a tile along each axis of the grid: enough work, enough tiles, few misses."""
-    sizes = [piece.extents[a.name] for a in piece.kernel.grid]
-    if not sizes:
-        return ()
-    points = math.prod(sizes)
-    most, least = (max(1, w // max(1, piece.work)) for w in (TILE_WORK, LEAST_WORK))
-    wanted = min(most, max(least, points // TILES, 1))
-    lanes = piece.kernel.grid[-1].lanes
-    crossing = _crossing_axis(piece) if lanes else None
-    found = [1] * len(sizes)
-    if crossing is not None:
-        found[crossing] = min(SQUARE, max(1, sizes[crossing]))
-    limit = SQUARE if crossing is not None else 1 << 62
-    for k in reversed(range(len(sizes))):
-        if k == crossing:
-            continue
-        room = max(1, wanted // math.prod(found))
-        is_lane = lanes and k == len(sizes) - 1
-        room = min(max(room, 64) if is_lane else room, limit if is_lane else 1 << 62)
-        room = -(-room // 16) * 16 if is_lane else room
-        found[k] = max(1, min(sizes[k], room))
-    return tuple(found)
-
-
-def _crossing_axis(piece: Piece) -> int | None:
-    """An axis of the grid along which some access is dense while it is strided by lane."""
-    grid = [a.name for a in piece.kernel.grid]
-    for s in statements(piece.kernel.body):
-        if isinstance(s, (Load, Store)):
-            dense = {t.name for t in _terms(s.index) if isinstance(t, Ref)}
-            if grid[-1] in names(s.index) and grid[-1] not in dense:
-                for k, name in enumerate(grid[:-1]):
-                    if name in dense and piece.extents[name] > 1:
-                        return k
-    return None
-
-
-def _terms(expr: Expr) -> list[Expr]:
-    if isinstance(expr, Call) and expr.fn == "add":
-        return [t for a in expr.args for t in _terms(a)]
-    return [expr]
-
-
-def tile_count(piece: Piece, sizes: Sequence[int]) -> int:
-    """How many tiles the grid has; 0 where there is nothing to do."""
-    extents = [piece.extents[a.name] for a in piece.kernel.grid]
-    return math.prod(-(-n // b) for n, b in zip(extents, sizes, strict=True))

@@ -56,8 +56,8 @@ def literal(c: Const) -> str:
         case "bool":
             return str(int(c.value))
         case "int":
-            value = int(c.value)
-            return f"(-{-(value + 1)} - 1)" if value == -(2**63) else str(value)
+            whole = int(c.value)
+            return f"(-{-(whole + 1)} - 1)" if whole == -(2**63) else str(whole)
     value = float(c.value)
     suffix = "" if c.dtype == "f64" else "f"
     if math.isnan(value):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from anabranch.codegen.c import blocks, kernel_text, tile_count
+from anabranch.codegen.blocks import blocks, tile_count
+from anabranch.codegen.c import kernel_text
 from anabranch.codegen.library import library_launch
 from anabranch.codegen.tile import Tiled, clauses_of, inputs_of, tile
 from anabranch.ir.core import Op, Value
@@ -28,7 +29,9 @@ def launches(op: Op) -> tuple[LaunchSpec, ...]:
     return _known[key]
 
 
-def structure(clauses: Sequence[Clause], inputs: Sequence[Value], outputs: Sequence[Value]) -> object:
+def structure(
+    clauses: Sequence[Clause], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> object:
     """Equal for ops that differ in names only."""
     number = {v: i for i, v in enumerate(inputs)}
     for c in clauses:

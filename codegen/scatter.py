@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from anabranch.codegen.build import OF_BOOLS, Builder, Piece, Scheme, both
+from anabranch.codegen.build import OF_BOOLS, Builder
 from anabranch.codegen.kernel import Combine, dtype_of, identity
+from anabranch.codegen.names import both
+from anabranch.codegen.scope import Piece, Scheme
 from anabranch.ir.core import Value
 from anabranch.ir.expr import Cast, Expr, Read, Var, integer, substitute
 from anabranch.ir.index import scatter_places

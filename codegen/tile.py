@@ -21,11 +21,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.codegen.build import Builder, Piece, Scheme, comparisons
+from anabranch.codegen.analysis import comparisons
+from anabranch.codegen.build import Builder
 from anabranch.codegen.scatter import is_scatter, scatter
+from anabranch.codegen.scope import Piece, Scheme
 from anabranch.ir.core import Block, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
-from anabranch.ir.expr import Origin, Read, Var, transform
+from anabranch.ir.expr import Expr, Origin, Read, Var, transform
 from anabranch.ir.ops import Compute, Fused, Return
 from anabranch.ir.printer import print_expr
 from anabranch.ir.space import Clause, Space, clause, unify
@@ -199,7 +201,7 @@ def about(clauses: Sequence[Clause]) -> tuple[str, ...]:
 def _statement(c: Clause) -> str:
     operands = [v.name or "_" for v in c.operands]
 
-    def show(expr: object) -> str:
+    def show(expr: Expr) -> str:
         plain = transform(expr, lambda e: Var("origin") if isinstance(e, Origin) else None)
         return print_expr(plain, operands)
 

@@ -22,7 +22,8 @@ BATCH = 4  # batch dimensions that the library kernel takes
 class Product:
     """C[m, n] = scale * sum over k of A[m, k] * B[k, n], row-major, over up to four batch axes.
 
-    `swapped`: A is the second factor. Offsets are in elements, where A and B begin. `batch` has (extent, stride in A, in B, in C) each.
+    `swapped`: A is the second factor. `batch` has (extent, stride in A, in B, in C) each. The
+    offsets are where A and B begin, in elements.
     """
 
     m: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from anabranch.ir.expr import (
     Call,
@@ -23,7 +24,6 @@ from anabranch.ir.expr import (
     sub,
     variables,
 )
-from anabranch.ir.ops import Compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,17 @@ def conjuncts(guard: Expr | None) -> list[Expr]:
     return [guard]
 
 
-def scatter_places(op: Compute) -> tuple[dict[str, Expr], list[Expr]]:
+class Guarded(Protocol):
+    """A compute, or a clause of one."""
+
+    @property
+    def guard(self) -> Expr | None: ...
+
+    @property
+    def result_vars(self) -> tuple[str, ...]: ...
+
+
+def scatter_places(op: Guarded) -> tuple[dict[str, Expr], list[Expr]]:
     """The result variables that the guard fixes, with their places, and the rest of the guard.
 
     A term `eq(e, v)` fixes the result variable `v` if `e` has no fixed variable: the elements go

@@ -20,6 +20,7 @@ sizes only give the numbers in the log.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -124,7 +125,7 @@ class _Fusion:
         for value in values:
             readers = sorted((u for u in value.uses if u in self.position),
                              key=lambda u: self.position[u])
-            for first, second in zip(readers, readers[1:], strict=False):
+            for first, second in itertools.pairwise(readers):
                 yield first, second, value
 
     # whether to merge

@@ -121,7 +121,7 @@ def inline(reader: Clause, maker: Clause) -> Clause | None:
         if split.operands[expr.operand] is not maker.result:
             return Read(number[split.operands[expr.operand]], expr.subscripts, expr.pad)
         places = _places(expr, maker, extents)
-        assert places is not None and expr.pad is None, "_split_to_match has seen every read"
+        assert places is not None, "_split_to_match has seen every read"
         inner = substitute(maker.body, places)
         return renumber(inner, lambda k: number[maker.operands[k]])
 
@@ -179,7 +179,8 @@ def _split_for(read: Read, reader: Clause, maker: Clause) -> Clause | None:
         if form is None or len(dim) < 2 or digits_of(form, sizes, reader.extents) is not None:
             continue
         for name, step in form.terms:
-            if step == 1 and reader.extents[name] == math.prod(sizes) and name not in _places_wanted(reader):
+            whole = step == 1 and reader.extents[name] == math.prod(sizes)
+            if whole and name not in _places_wanted(reader):
                 return split_variable(reader, name, sizes)
     return None
 

@@ -49,7 +49,8 @@ class _Group:
         everything = self.rows + self.columns
         axes = self.rows if kind == "row" else everything
         body = self.expression(reads, axes, 2)
-        guard = self.condition(axes) if kind in ("sum", "max") and self.draw(st.booleans()) else None
+        guarded = kind in ("sum", "max") and self.draw(st.booleans())
+        guard = self.condition(axes) if guarded else None
         reduced = self.columns if kind in ("sum", "max", "min") else ()
         result = tuple(v for v in axes if v not in reduced)
         if kind == "each" and self.draw(st.integers(0, 5)) == 0:

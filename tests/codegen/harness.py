@@ -78,19 +78,26 @@ def compiled(specs: Sequence[LaunchSpec]) -> list[int]:
     ]
 
 
-def run(op: Op, operands: Sequence[Array], micro: int = 0) -> list[Array]:
-    """The results of an op; fails if anything outside of its buffers is written."""
-    results, status = attempt(op, operands, micro)
+def run(
+    op: Op, operands: Sequence[Array], micro: int = 0, on: dict[int, int] | None = None
+) -> list[Array]:
+    """The results of an op; fails if anything outside of its buffers is written. `on` puts
+    results on the memory of operands."""
+    results, status = attempt(op, operands, micro, on)
     assert status.code == 0, f"index {status.value} of {status.bound}"
     return results
 
 
-def attempt(op: Op, operands: Sequence[Array], micro: int = 0) -> tuple[list[Array], Status]:
+def attempt(
+    op: Op, operands: Sequence[Array], micro: int = 0, on: dict[int, int] | None = None
+) -> tuple[list[Array], Status]:
     specs = launches(op)
     buffers = {("operand", i): _filled(a, v.type.dtype)
                for i, (a, v) in enumerate(zip(operands, op.operands, strict=True))}
     for i, value in enumerate(op.results):
-        buffers["result", i] = Guarded(value.type.nbytes)
+        here = (on or {}).get(i)
+        buffers["result", i] = (
+            Guarded(value.type.nbytes) if here is None else buffers["operand", here])
     scratch = Guarded(max((s.scratch for s in specs), default=0))
     calls = [Call(s, a, buffers, scratch, micro)
              for s, a in zip(specs, compiled(specs), strict=True)]
@@ -132,6 +139,12 @@ def _address(pointer: Pointer, buffers: dict[Any, Guarded], scratch: Guarded) ->
     if pointer.kind == "scratch":
         return scratch.address + pointer.index
     return buffers[pointer.kind, pointer.index].address + pointer.offset
+
+
+def use_cores(cores: int) -> None:
+    toolchain = find_toolchain()
+    assert toolchain is not None
+    load_pool(toolchain).use_cores(cores)
 
 
 def run_calls(calls: Sequence[Call]) -> Status:
