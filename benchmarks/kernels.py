@@ -78,7 +78,8 @@ def main() -> None:
         for step in range(2):
             session.step("train", reader.batch(step), step)
         chains = session._engines["train"]._chains.values()
-        timings = [t for chain in chains for t in measure(plan, chain, options.repeat, session._failure.flag_address)]
+        flag = session._failure.flag_address
+        timings = [t for chain in chains for t in measure(plan, chain, options.repeat, flag)]
     report(plan, timings, options.top)
 
 

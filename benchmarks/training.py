@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks import gpt_torch
 from rich.console import Console
 from rich.table import Table
 
@@ -27,6 +26,7 @@ from anabranch.cli.options import mesh_of
 from anabranch.driver import Options, compile_training
 from anabranch.frontend.program import load
 from anabranch.runtime.session import Session
+from benchmarks import gpt_torch
 
 SOURCE = Path(__file__).with_name("w1.ab")
 VOCAB, CONTEXT, DIM, DEPTH, HEADS, BATCH = 256, 256, 256, 4, 8, 8
