@@ -331,7 +331,7 @@ def _matmul(a: Array, b: Array, results: int, space: Space) -> Array:
     inner = math.prod(a.shape[i] for i in summed)
     left = a.transpose(both + rows + columns + summed).reshape(*batch, math.prod(sides[0]), inner)
     right = b.transpose(both + rows + summed + columns).reshape(*batch, inner, math.prod(sides[1]))
-    product: Array = np.matmul(left, right).reshape(*batch, *sides[0], *sides[1])
+    product: Array = np.matmul(left, right).reshape((*batch, *sides[0], *sides[1]))
     in_order = product.transpose(np.argsort(both + rows + columns))
     return np.broadcast_to(in_order, shape[:results])
 

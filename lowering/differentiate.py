@@ -264,9 +264,13 @@ def _contribution(
 
 
 def _lazy_sum(group: Sequence[Term], nothing: Expr) -> Expr:
-    each = [where(conjunction(t.conditions), t.weight, nothing) if t.conditions else t.weight
-            for t in group]
-    return functools.reduce(add, each)
+    def chosen(term: Term) -> Expr:
+        weight = term.weight
+        for condition in reversed(term.conditions):  # one may guard the next
+            weight = where(condition, weight, nothing)
+        return weight
+
+    return functools.reduce(add, map(chosen, group))
 
 
 # --- reductions ------------------------------------------------------------------------------

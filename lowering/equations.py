@@ -1,7 +1,8 @@
 """Equations between expressions, and the rules that need to know ranges, shapes or dtypes.
 
 `EQUATIONS` is read from left to right. Single letters stand for any expression, a number for a
-literal of the dtype at hand; both orders of a commutative operation are tried. Every equation holds
+literal of the dtype at hand; both orders of a commutative operation are tried. A third entry names
+an expression that must be defined everywhere, since it loses its guard. Every equation holds
 for floats with infinities and NaN (up to the sign of a zero), so `x * 0` and `x - x` are not here:
 of literals and of integers that only index variables go into, everything is computed.
 """
@@ -24,6 +25,7 @@ from anabranch.ir.expr import (
     Read,
     Var,
     integer,
+    reads,
     transform,
 )
 from anabranch.ir.index import Affine, affine, decide, expression, interval
@@ -68,7 +70,7 @@ EQUATIONS = (
     ("where(not c, x, y)", "where(c, y, x)"),
     ("where(c, where(c, x, y), z)", "where(c, x, z)"),
     ("where(c, x, where(c, y, z))", "where(c, x, z)"),
-    ("where(c, where(d, x, z), z)", "where(c and d, x, z)"),
+    ("where(c, where(d, x, z), z)", "where(c and d, x, z)", "d"),
     ("max(x, x)", "x"),
     ("min(x, x)", "x"),
 )
@@ -119,12 +121,12 @@ def _pattern(node: ast.expr) -> Expr:
     raise ValueError(ast.unparse(node))
 
 
-def _by_head() -> dict[str, list[tuple[Call, Expr]]]:
-    table: dict[str, list[tuple[Call, Expr]]] = {}
-    for left, right in EQUATIONS:
+def _by_head() -> dict[str, list[tuple[Call, Expr, list[str]]]]:
+    table: dict[str, list[tuple[Call, Expr, list[str]]]] = {}
+    for left, right, *exposed in EQUATIONS:
         head = pattern(left)
         assert isinstance(head, Call)
-        table.setdefault(head.fn, []).append((head, pattern(right)))
+        table.setdefault(head.fn, []).append((head, pattern(right), exposed))
     return table
 
 
@@ -215,10 +217,19 @@ def _call(node: Call, scope: Scope) -> Expr | None:
         return new
     if affine(node) is not None:
         return None
-    for left, right in TABLE.get(node.fn, ()):
+    for left, right, exposed in TABLE.get(node.fn, ()):
         for bound in match(left, node, {}):
-            return filled(right, bound, dtype_of(node, scope.dtypes))
+            if all(is_defined(bound[name], scope) for name in exposed):
+                return filled(right, bound, dtype_of(node, scope.dtypes))
     return None
+
+
+def is_defined(expr: Expr, scope: Scope) -> bool:
+    """Whether an expression has a value wherever its variables are in range."""
+    return all(
+        read.pad is not None
+        or lies_inside(read.subscripts, scope.shapes[read.operand], scope.extents)
+        for read in reads(expr))
 
 
 def _folded(node: Call, scope: Scope) -> Expr:

@@ -61,8 +61,10 @@ class Inverse:
         """`name` is `value`, and that must lie in its range."""
         form = affine(value)
         value = value if form is None else expression(form)
+        found = {name: value}  # what was solved before may use it
+        self.values = {v: substitute(known, found) for v, known in self.values.items()} | found
+        self.conditions = [substitute(condition, found) for condition in self.conditions]
         self.conditions += within(value, self.free.pop(name))
-        self.values[name] = value
 
 
 def invert(

@@ -59,6 +59,7 @@ from anabranch.ir.expr import (
 from anabranch.ir.index import affine, digits, expression, mixed_radix
 from anabranch.ir.ops import Compute, Gradient, Return, identity
 from anabranch.ir.rewrite import dce
+from anabranch.ir.scalar import dtype_of
 from anabranch.ir.types import is_float
 from anabranch.lowering.equations import Scope, simplified, split
 
@@ -436,9 +437,11 @@ def _without(op: Compute, single: set[str], idle: set[str], scope: Scope) -> Non
 
 def _pointwise(op: Compute) -> None:
     """A reduction over one element: that element, or the identity."""
+    dtype = op.result.type.dtype
+    if dtype_of(op.body, tuple(v.type.dtype for v in op.operands)) != dtype:
+        op.body = Cast(dtype, op.body)  # a sum of small integers is wider
     if op.guard is not None:
-        start = identity(op.reduce, op.result.type.dtype)
-        op.body = where(op.guard, op.body, Const(start, op.result.type.dtype))
+        op.body = where(op.guard, op.body, Const(identity(op.reduce, dtype), dtype))
     op.reduce, op.guard = "", None
 
 

@@ -26,6 +26,7 @@ from anabranch.ir.expr import (
     renumber,
     substitute,
     variables,
+    walk,
     where,
 )
 from anabranch.ir.index import decide, expression, interval, mixed_radix
@@ -108,9 +109,6 @@ class Product:
     sign: int = 1
     above: list[Expr] = field(default_factory=list)
     below: list[Expr] = field(default_factory=list)
-
-    def variables(self) -> set[str]:
-        return set().union(*map(variables, [*self.above, *self.below]))
 
     def expression(self, dtype: str) -> Expr:
         result = _product(self.above) or Const(1.0, dtype)
@@ -224,7 +222,7 @@ class Total:
         body = group.expression(dtype)
         if isinstance(body, Read) or (groups == 1 and flops(body) <= CHEAP):
             return body
-        names = [v for v in self.extents if v in group.variables()]
+        names = list(dict.fromkeys(n.name for n in walk(body) if isinstance(n, Var)))
         room = max((self.frame.values[r.operand].type.elements for r in reads(body)), default=0)
         if math.prod(self.extents[v] for v in names) > room or not self._safe(body):
             return body

@@ -10,11 +10,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from anabranch.ir import reference
 from anabranch.ir.core import Function
+from anabranch.ir.diagnostics import Loc
+from anabranch.ir.expr import Read, Var, integer
+from anabranch.ir.ops import Compute, Gradient, Pin, Return
+from anabranch.ir.printer import print_module
+from anabranch.ir.sbp import Layout, S
+from anabranch.ir.verifier import verify
 from anabranch.lowering.differentiate import differentiate
+from anabranch.lowering.simplify import simplify
 from tests.statements import function, module, with_gradient
 
 Array = np.ndarray[Any, Any]
@@ -213,3 +222,257 @@ def test_the_derived_gradient_is_that_of_pytorch(name: str) -> None:
     theirs = torch.autograd.grad(expected, [tensors[n] for n in names], torch.tensor(cotangent))
     for n, their in zip(names, theirs, strict=True):
         assert_allclose(gradients[n], their.numpy(), atol=1e-5, err_msg=n)
+
+
+# --- what the statements look like -----------------------------------------------------------
+
+
+def gradient_lines(text: str, by: list[str], sizes: dict[str, int] | None = None,
+                   **types: str) -> list[str]:
+    """The simplified statements of a gradient."""
+    made = with_gradient(function(text, sizes=sizes, **types), by)
+    simplify(differentiate(module(made)))
+    verify(module(made))
+    return [line.strip() for line in print_module(module(made)).splitlines() if " = " in line]
+
+
+def test_a_matrix_product_has_two_matrix_products_as_gradient() -> None:
+    assert gradient_lines("y[b, i, j] = sum[k](x[b, i, k] * w[k, j])", ["x", "w"],
+                          x="f32[2, 3, 4]", w="f32[4, 5]") == [
+        "%d.x: f32[2, 3, 4] = [b, i, k] sum[j < 5](%seed[b, i, j] * %w[k, j])",
+        "%d.w: f32[4, 5] = [k, j] sum[b < 2, i < 3](%seed[b, i, j] * %x[b, i, k])",
+    ]
+
+
+def test_the_gradient_of_a_bias_is_a_plain_sum_that_shares_its_operand() -> None:
+    lines = gradient_lines("y[i, n] = erf(x[i, n] + c[n])", ["x", "c"], x="f32[3, 4]", c="f32[4]")
+    assert lines[-1] == "%d.c: f32[4] = [n] sum[i < 3](%d.x[i, n])"
+    assert len(lines) == 2
+
+
+def test_the_value_of_a_function_is_read_where_its_derivative_needs_it() -> None:
+    lines = gradient_lines("y[i] = exp(x[i])", ["x"], x="f32[3]")
+    assert lines[-1] == "%d.x: f32[3] = [i] %seed[i] * %y[i]"
+
+
+def test_pointwise_work_around_a_product_stays_outside_of_it() -> None:
+    lines = gradient_lines(
+        "y[i, j] = sum[k](exp(x[i, k]) * w[k, j] * 0.5)", ["x", "w"], x="f32[3, 4]", w="f32[4, 5]")
+    assert [line.split(" = ")[1] for line in lines] == [
+        "[i, k] sum[j < 5](%seed[i, j] * %w[k, j])",
+        "[i, k] %d.x[i, k] * 0.5 * exp(%x[i, k])",
+        "[i, k] exp(%x[i, k])",
+        "[k, j] sum[i < 3](%d.w.part[i, k] * %seed[i, j])",
+        "[k, j] %d.w[k, j] * 0.5",
+    ]
+
+
+def test_an_embedding_has_a_scatter_as_gradient_and_a_scatter_a_gather() -> None:
+    assert gradient_lines("y[n, d] = w[check(t[n], 6), d]", ["w"], t="i64[5]", w="f32[6, 4]") == [
+        "%d.w: f32[6, 4] = [n0, d] sum[n < 5 if %t[n] == n0](%seed[n, d])"]
+    lines = gradient_lines("y[v, d] = sum[n, given(t[n] == v)](x[n, d])", ["x"],
+                           t="i64[5]", x="f32[5, 3]", sizes={"v": 4})
+    assert [line.split(" = ")[1] for line in lines] == ["[n, d] %seed[%t[n], d, pad=0.0]"]
+
+
+def test_merged_dimensions_are_written_merged() -> None:
+    (line,) = gradient_lines("y[g, c, b] = x[b, (g, c)]", ["x"], x="f32[2, 12]", sizes={"g": 3})
+    assert line == "%d.x: f32[2, 12] = [b, (g < 3, c < 4)] %seed[g, c, b]"
+
+
+# --- rules -----------------------------------------------------------------------------------
+
+
+def slope(text: str, sizes: dict[str, int] | None = None, **args: Array) -> Array:
+    """The gradient of the sum of the result by `x`."""
+    types = {n: f"{'i64' if a.dtype == np.int64 else 'f32'}{list(a.shape)}"
+             for n, a in args.items()}
+    made = with_gradient(function(text, sizes=sizes, **types), ["x"])
+    differentiate(module(made))
+    ones = np.ones(made.arguments[-1].value.type.shape)
+    return reference.evaluate(made, [*args.values(), ones], double=True)[0]
+
+
+def test_stop_has_no_gradient_and_a_stated_gradient_replaces_the_own_one() -> None:
+    x = np.array([1.0, 2.0])
+    assert_allclose(slope("y[i] = x[i] * stop(x[i])", x=x), x)
+    assert_allclose(slope("y[i] = stop_grad(sign(x[i]), 3.0 * x[i])", x=x), [3, 3])
+
+
+def test_what_is_not_chosen_gives_zero_and_never_zero_times_nan() -> None:
+    x = np.array([-1.0, 0.0, 4.0])
+    assert_allclose(slope("y[i] = where(x[i] > 0.0, sqrt(x[i]), 0.0)", x=x), [0, 0, 0.25])
+    assert_allclose(slope("y[()] = sum[i, given(x[i] > 0.0)](log(x[i]))", x=x), [0, 0, 0.25])
+    assert_allclose(slope("y[i] = pad(x[i + 1], 0.0) / pad(x[i + 1], 1.0)", x=x, sizes={"i": 3}),
+                    [0, np.nan, 0])  # 0 / 0 is the user's own
+    assert_allclose(slope("y[i] = pad(x[i - 1], 1.0) ** 0.5", x=x[2:], sizes={"i": 2}), [0.25])
+
+
+def test_a_gradient_of_something_unused_is_zero() -> None:
+    made = function("y[()] = sum[i](w[i])", x="f32[3]", w="f32[3]")
+    with_gradient(made, ["x", "w"])
+    differentiate(module(made))
+    zeros, ones = reference.evaluate(made, [np.ones(3), np.ones(3), np.ones(())])
+    assert_allclose(zeros, [0, 0, 0])
+    assert_allclose(ones, [1, 1, 1])
+
+
+def test_rounding_and_integers_end_a_gradient() -> None:
+    x = np.array([1.4, 2.6])
+    assert_allclose(slope("y[i] = floor(x[i]) + cast(f32, cast(i64, x[i])) + x[i]", x=x), [1, 1])
+
+
+def test_ties_of_an_extremum_share_evenly_also_if_it_is_of_an_expression() -> None:
+    x = np.array([[1.0, 3, 3], [2, 2, 2]])
+    assert_allclose(slope("y[i] = max[j](x[i, j] * 0.1 + 0.3)", x=x),
+                    [[0, 0.05, 0.05], [0.1 / 3] * 3], rtol=1e-6)
+
+
+def test_a_dropped_element_has_no_gradient_and_the_draw_is_the_same() -> None:
+    text = "y[i] = where(rand(7, seed2, step, i) >= 0.5, x[i] / 0.5, 0.0)"
+    made = function(text, x="f32[64]", seed2="i64[]", step="i64[]")
+    args = [np.ones(64), np.int64(3), np.int64(5)]
+    (forward,) = reference.evaluate(made, args)
+    with_gradient(made, ["x"])
+    differentiate(module(made))
+    (backward,) = reference.evaluate(made, [*args, np.ones(64)])
+    assert_allclose(backward, forward)
+    assert set(backward) == {0, 2}
+
+
+def test_a_gradient_has_the_dtype_of_its_value_whatever_it_is_cast_to() -> None:
+    made = function("y[i] = cast(f32, x[i]) * w[i]", x="bf16[3]", w="f32[3]")
+    with_gradient(made, ["x", "w"])
+    differentiate(module(made))
+    verify(module(made))
+    assert [v.type.dtype for v in made.body.last.operands] == ["bf16", "f32"]
+
+
+def test_second_derivatives_are_derived_from_the_derived() -> None:
+    made = function("y[()] = sum[i](x[i] * x[i] * x[i])", x="f32[3]")
+    x = made.arguments[0].value
+    made.body.last.erase()
+    first = made.body.append(Gradient(made.body.last.result, [x]))
+    total = made.body.append(Compute([first.result], "f32", [("i", 3)], [], Read(0, (Var("i"),)),
+                                     reduce="sum", reduced=["i"]))
+    second = made.body.append(Gradient(total.result, [x]))
+    made.body.append(Return(second.results))
+    differentiate(module(made))
+    assert_allclose(reference.evaluate(made, [np.array([1.0, 2, 3])])[0], [6, 12, 18])
+
+
+def test_a_product_has_its_second_derivative_at_zeros_too() -> None:
+    x = np.array([0.0, 2.0, 3.0])
+    made = function("y[()] = prod[i](x[i])", x="f32[3]")
+    argument = made.arguments[0].value
+    made.body.last.erase()
+    first = made.body.append(Gradient(made.body.last.result, [argument]))
+    middle = made.body.append(Compute([first.result], "f32", [], [], Read(0, (integer(1),))))
+    second = made.body.append(Gradient(middle.result, [argument]))
+    made.body.append(Return(second.results))
+    differentiate(module(made))
+    assert_allclose(reference.evaluate(made, [x])[0], [3, 0, 0])
+
+
+def test_a_value_in_the_middle_has_a_gradient_too() -> None:
+    made = function("h[i] = x[i] * 2.0\ny[()] = sum[i](h[i] * h[i])", x="f32[3]")
+    h = made.body.first.result
+    made.body.last.erase()
+    gradient = made.body.append(Gradient(made.body.last.result, [h]))
+    made.body.append(Return(gradient.results))
+    differentiate(module(made))
+    assert_allclose(reference.evaluate(made, [np.array([1.0, 2, 3])])[0], [4, 8, 12])
+
+
+def test_a_gradient_inherits_loc_and_stage_and_is_never_recomputed() -> None:
+    made = function("h[i] = exp(x[i])\ny[()] = sum[i](h[i] * x[i])", x="f32[3]")
+    exp, total = list(made.body)[:2]
+    exp.loc, exp.stage, exp.recompute = Loc("net.ab", 3, 1, "first"), 0, 2
+    total.loc, total.stage = Loc("net.ab", 4, 1, "second"), 1
+    made.arguments[0].stage = 2
+    with_gradient(made, ["x"])
+    forward = set(made.body)
+    differentiate(module(made))
+    new = [op for op in made.body if op not in forward and op.operands and op.results]
+    places = [(op.result.name, op.loc.path, op.stage, op.recompute) for op in new]
+    assert ("d.h", "second", 1, 0) in places
+    assert ("d.x", "first", 0, 0) in places
+    assert places[-1] == ("d.x", "first", 2, 0)  # the sum of what x receives lives with x
+
+
+def test_a_pin_hands_the_gradient_on_without_a_pin() -> None:
+    made = function("y[()] = sum[i](x[i] * x[i])", x="f32[3]")
+    x = made.arguments[0].value
+    total = made.body.first
+    pin = made.body.insert_before(Pin(x, Layout((("data", S(0)),))), total)
+    total.set_operands([pin.result])
+    with_gradient(made, ["x"])
+    differentiate(module(made))
+    assert sum(isinstance(op, Pin) for op in made.body) == 1
+    assert_allclose(reference.evaluate(made, [np.array([1.0, 2, 3]), np.ones(())])[0], [2, 4, 6])
+
+
+# --- random statements -----------------------------------------------------------------------
+
+RANGES = {"i": 3, "j": 2, "k": 4}
+INSIDE = ["i", "j", "k", "i + j", "i*2 + j", "5 - k", "(k + 3) % 4", "k // 2", "k // 2 + j", "2",
+          "(i, j)", "check(t[k], 6)", "(i + j) % 3"]
+PADDED = ["i*3 - 1", "j - k", "t[k]", "i + j*4", "(k, j)"]
+SHAPES = {"tanh": "tanh({})", "square": "({}) ** 2.0", "gate": "where(k <= i, {}, 0.0)",
+          "plain": "{}", "exp": "exp({})", "bend": "max({}, 0.3)"}
+
+
+@st.composite
+def random_statement(draw: st.DrawFn) -> str:
+    """A statement over x[6, 6], w[6] and t of i64[4] that is differentiable almost everywhere."""
+
+    def read() -> str:
+        name, rank = draw(st.sampled_from([("x", 2), ("w", 1)]))
+        places = [draw(st.sampled_from(INSIDE)) for _ in range(rank)]
+        if draw(st.booleans()):
+            places[-1] = draw(st.sampled_from(PADDED))
+            return f"pad({name}[{', '.join(places)},], 0.5)"
+        return f"{name}[{', '.join(places)},]"
+
+    def term() -> str:
+        shape = SHAPES[draw(st.sampled_from(sorted(SHAPES)))]
+        return shape.format(" * ".join(read() for _ in range(draw(st.integers(1, 3)))))
+
+    body = draw(st.sampled_from([" + ", " * "])).join(
+        term() for _ in range(draw(st.integers(1, 2))))
+    left = draw(st.lists(st.sampled_from("ijk"), unique=True))
+    summed = [v for v in "ijk" if v not in left]
+    merged = len(left) > 1 and draw(st.booleans())
+    place = f"({', '.join(left)})," if merged else ", ".join(left) or "()"
+    if not summed:
+        return f"y[{place}] = {body}"
+    guard = draw(st.sampled_from(["", ", given(j <= i)", ", given(t[k] > i)"]))
+    reduce = draw(st.sampled_from(["sum", "sum", "sum", "max", "prod"]))
+    return f"y[{place}] = {reduce}[{', '.join(summed)}{guard}]({body})"
+
+
+@settings(max_examples=60)
+@given(random_statement(), st.integers(0, 99))
+def test_the_gradient_of_a_random_statement_is_its_slope(text: str, seed: int) -> None:
+    types = dict(x="f32[6, 6]", w="f32[6]", t="i64[4]")
+    args = draw(types, {"t": np.array([3, 0, 5, 3])}, seed)
+    made = function(text, sizes=RANGES, **types)
+    steps = draw(types, {"t": np.zeros(4)}, seed + 1)
+    size = 1e-5
+
+    def moved(by: float) -> Array:
+        near = [a + by * s if a.dtype == np.float64 else a
+                for a, s in zip(args.values(), steps.values(), strict=True)]
+        return reference.evaluate(made, near, double=True)[0]
+
+    high, low, middle = moved(size), moved(-size), moved(0)
+    assume(np.isfinite(middle).all() and np.abs(high + low - 2 * middle).max(initial=0) < 1e-7)
+    gradients, cotangent = derived(made, ["x", "w"], args)
+    slope = ((high - low) / (2 * size) * cotangent).sum()
+    ours = sum((gradients[n] * steps[n]).sum() for n in ("x", "w"))
+    assert_allclose(ours, slope, rtol=1e-3, atol=1e-4)
+    simplify(module(made))
+    verify(module(made))
+    again = reference.evaluate(made, [*args.values(), cotangent], double=True)
+    for n, value in zip(("x", "w"), again, strict=True):
+        assert_allclose(value, gradients[n], rtol=1e-6, atol=1e-7)
