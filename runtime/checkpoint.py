@@ -47,8 +47,12 @@ def save(session: Session, path: str | Path, progress: Progress) -> None:
     arrays = {name: np.ascontiguousarray(session.state(name)) for name in session.states()}
     if session.process != 0:
         return
-    facts = {"format": FORMAT, "step": str(progress.step), "seed": str(progress.seed),
-             "notes": progress.notes}
+    facts = {
+        "format": FORMAT,
+        "step": str(progress.step),
+        "seed": str(progress.seed),
+        "notes": progress.notes,
+    }
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

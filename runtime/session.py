@@ -149,7 +149,8 @@ class Session:
         if self._closed:
             raise RunError("the session is closed")
         if self._failure.aborted:
-            raise RunError("the session has failed before; go on from the last checkpoint")
+            past = "the session has failed before; go on from the last checkpoint"
+            raise RunError(f"{past}. It said: {self._failure}")
 
     @property
     def process(self) -> int:
@@ -255,9 +256,9 @@ class _Run:
                     self._deliver()
                 except KeyboardInterrupt as error:
                     interrupt = error
-                    self._target = self._agree(self._granted, last=True)
-        except Exception:
-            self._stop_others()
+                    self._stop_early()
+        except Exception as error:
+            self._give_up(error)
             raise
         finally:
             if self._reader:
@@ -269,11 +270,17 @@ class _Run:
             raise interrupt
         return self._delivered
 
-    def _stop_others(self) -> None:
-        """This process goes no further; if others were granted more, the run has failed."""
-        failure = self._session._failure
-        if not failure.aborted and self._agree(self._granted, last=True) > self._granted:
-            failure.abort(RunError(f"process {self._session._world.process} stopped early"))
+    def _stop_early(self) -> None:
+        """Grant no more. Only process 0 decides this; the others go on as far as it says."""
+        if self._session._world.process == 0:
+            self._target = self._agree(self._granted, last=True)
+
+    def _give_up(self, error: Exception) -> None:
+        """After an error of the user's own code: what process 0 granted can still be finished,
+        but another process that stops by itself fails the run."""
+        self._stop_early()
+        if self._session._world.process != 0 and self._target > 1:
+            self._session._failure.abort(RunError(f"another process stopped: {error}"))
 
     def _grant_ahead(self) -> None:
         while self._granted < min(self._target, self._delivered + WINDOW):
@@ -290,7 +297,7 @@ class _Run:
             self._engine.grant(1)
 
     def _agree(self, steps: int, *, last: bool) -> int:
-        """Processes have to grant the same steps; a single step needs no agreement."""
+        """All processes grant the steps that process 0 does; a single step goes without saying."""
         alone = self._session._world.processes == 1 or self._target == 1
         return steps if alone else self._session._world.grant(self._number, steps, last)
 

@@ -2,7 +2,8 @@
 
 ANABRANCH_CACHE    folder of compiled kernels          (default: ~/.cache/anabranch)
 ANABRANCH_CC       the C compiler; "none" for no compiler  (default: cc, clang or gcc)
-ANABRANCH_THREADS  cores a process may keep busy       (default: those it may run on)
+ANABRANCH_THREADS  cores a process may keep busy       (default: its share of those it may run on)
+LOCAL_WORLD_SIZE   processes that share this machine   (set by torchrun)
 """
 
 from __future__ import annotations
@@ -26,4 +27,5 @@ def cores() -> int:
     if chosen:
         return max(1, int(chosen))
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    usable = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -113,6 +113,24 @@ def test_every_tile_runs_once_on_any_number_of_cores(cores: int, tiles: int) -> 
             np.testing.assert_array_equal(got, 50.0 * np.arange(1, tiles + 1))
 
 
+def test_ranks_that_run_at_once_share_the_pool() -> None:
+    """Four chains at a time on three cores: helpers go from one to the other."""
+    b = Builder(4)
+    for rank in range(4):
+        cpu, out = b.stream(rank), b.stream(rank, "io")
+        chain, fetch = b.actor("mark", cpu), b.actor("fetch", out, "fetch")
+        register = b.register(b.value(f"y{rank}", 64), chain, Use(fetch))
+        zero = (Arg("reg", register), Arg("int", 64), Arg("int", 0), float_arg(0.0))
+        marks = Launch(KERNEL["mark"], (Arg("reg", register),), tiles=64, tile_scratch=64)
+        b.launch(chain, Launch(KERNEL["put"], zero), *[marks] * (20 + rank))
+        b.fetches.append(Port(f"y{rank}", rank, (register,)))
+    with Session(b.plan(), cores=3) as session:
+        for _ in range(100):
+            for rank in range(4):
+                got = session.step("train")[f"y{rank}"]
+                np.testing.assert_array_equal(got, (20.0 + rank) * np.arange(1, 65))
+
+
 def test_a_launch_over_an_empty_shard_does_nothing() -> None:
     plan = marking(3)
     actor = plan.programs[0].actors[0]

@@ -95,6 +95,13 @@ def test_training_gives_the_bits_that_threads_give(under_torchrun: list[Any]) ->
     assert losses[-1] == plain({"w": np.arange(WIDTH, dtype=float)})
 
 
+def test_interrupted_processes_stop_at_the_same_step(under_torchrun: list[Any]) -> None:
+    (raised, state), other = (rank["interrupted"] for rank in under_torchrun)
+    assert [raised, state] == other
+    assert raised
+    assert 2 * 3 <= state[0] <= 2 * 10
+
+
 def test_a_failure_in_one_process_reaches_the_other_with_its_reason(tmp_path: Path) -> None:
     begin = time.monotonic()
     for process in run_pair("planted", tmp_path):

@@ -53,8 +53,25 @@ def train(world: ProcessWorld) -> Any:
     return [done, losses]
 
 
+def interrupted(world: ProcessWorld) -> Any:
+    """Ctrl-C reaches the processes at different steps; they stop at the same one."""
+
+    def look(step: int, results: Any) -> None:
+        if step == 3 - world.process:
+            raise KeyboardInterrupt
+
+    with Session(counter(2), world=world) as session:
+        raised = False
+        try:
+            session.run("train", 1000, lambda _: {"x": np.ones((2, WIDTH))}, look)
+        except KeyboardInterrupt:
+            raised = True
+        session.step("train", {"x": np.zeros((2, WIDTH))})
+        return [raised, session.state("w").tolist()]
+
+
 def healthy(world: ProcessWorld) -> Any:
-    return {"collectives": collectives(world), "train": train(world)}
+    return {what.__name__: what(world) for what in (collectives, train, interrupted)}
 
 
 def planted(world: ProcessWorld) -> Any:
