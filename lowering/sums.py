@@ -161,14 +161,22 @@ class Total:
         conditions = [c for c in conditions if self._safe(c)]
         if not self.summed:
             return self._pointwise(self.dims, weight, conditions, dtype)
-        outer, inner = self._split(factored(weight))
-        groups = self._grouped(inner)
+        outer, groups = self._arranged(weight, dtype)
         free = [c for c in conditions if not self._is_summed(c)]
         guards = [c for c in conditions if self._is_summed(c)]
-        if not all(self._safe(f) for group in groups for f in (*group.above, *group.below)):
+        if not all(map(self._safe, groups)):
             guards = list(conditions)
-        body = _product([self._settled(g, len(groups), dtype) for g in groups]) or Const(1.0, dtype)
+        body = _product([self._settled(g, len(groups)) for g in groups]) or Const(1.0, dtype)
         return self._finish(body, guards, outer, free, dtype)
+
+    def _arranged(self, weight: Expr, dtype: str) -> tuple[Product, list[Expr]]:
+        """What stands outside of the sum, and the groups of factors inside."""
+        outer, inner = self._split(factored(weight))
+        groups = [group.expression(dtype) for group in self._grouped(inner)]
+        dear = len(groups) == 1 and flops(groups[0]) > CHEAP
+        if dear and not any(map(variables, [*outer.above, *outer.below])):
+            return Product(), [weight]  # as another gradient has it, so that it is computed once
+        return outer, groups
 
     def _finish(self, body: Expr, guards: Sequence[Expr], outer: Product, free: Sequence[Expr],
                 dtype: str) -> Value:
@@ -217,9 +225,8 @@ class Total:
             (home.above if above else home.below).append(part)
         return [group for _, group in groups]
 
-    def _settled(self, group: Product, groups: int, dtype: str) -> Expr:
+    def _settled(self, body: Expr, groups: int) -> Expr:
         """A group as a factor of the sum: computed beforehand if it is not simple and fits."""
-        body = group.expression(dtype)
         if isinstance(body, Read) or (groups == 1 and flops(body) <= CHEAP):
             return body
         names = list(dict.fromkeys(n.name for n in walk(body) if isinstance(n, Var)))

@@ -262,7 +262,7 @@ def test_pointwise_work_around_a_product_stays_outside_of_it() -> None:
         "[i, k] sum[j < 5](%seed[i, j] * %w[k, j])",
         "[i, k] %d.x[i, k] * 0.5 * exp(%x[i, k])",
         "[i, k] exp(%x[i, k])",
-        "[k, j] sum[i < 3](%d.w.part[i, k] * %seed[i, j])",
+        "[k, j] sum[i < 3](%seed[i, j] * %d.w.part[i, k])",
         "[k, j] %d.w[k, j] * 0.5",
     ]
 
