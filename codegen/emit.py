@@ -10,9 +10,13 @@ from collections.abc import Sequence
 
 from anabranch.codegen.blocks import blocks, tile_count
 from anabranch.codegen.c import kernel_text
+from anabranch.codegen.kernel import Ref
 from anabranch.codegen.library import library_launch
+from anabranch.codegen.scope import Piece
 from anabranch.codegen.tile import Tiled, clauses_of, inputs_of, tile
+from anabranch.codegen.verify import verify
 from anabranch.ir.core import Op, Value
+from anabranch.ir.expr import Const
 from anabranch.ir.launch import IntArg, LaunchSpec, Pointer
 from anabranch.ir.scalar import flops
 from anabranch.ir.space import Clause
@@ -58,6 +62,7 @@ def _launches(
     nbytes = sum(v.type.nbytes for v in {*inputs_of(op), *outputs})
     specs = []
     for k, piece in enumerate(tiled.pieces):
+        verify(piece.kernel, piece.numbers(), elements_of(piece))
         sizes = blocks(piece)
         first = k == 0
         specs.append(LaunchSpec(
@@ -66,6 +71,19 @@ def _launches(
             scratch=total, flops=work if first else 0, bytes=nbytes if first else 0,
             tile_scratch=piece.local_bytes))
     return tuple(specs)
+
+
+def elements_of(piece: Piece) -> dict[str, int]:
+    """The number of elements of each tensor of a kernel."""
+    numbers = piece.numbers()
+    given = zip(piece.kernel.pointers, piece.pointers, strict=True)
+    found = {tensor.name: value.type.elements for tensor, value in given}
+    for tensor in piece.kernel.tensors:
+        if isinstance(tensor.elements, Ref):
+            found[tensor.name] = numbers[tensor.elements.name]
+        elif isinstance(tensor.elements, Const):
+            found[tensor.name] = int(tensor.elements.value)
+    return found
 
 
 def _scratch_places(tiled: Tiled) -> tuple[dict[Value, Pointer], int]:

@@ -56,7 +56,10 @@ class Tiled:
     scratch: tuple[Value, ...] = ()
 
 
-def tile(op: Op, options: Options = Options()) -> Tiled:
+C_OPTIONS = Options()
+
+
+def tile(op: Op, options: Options = C_OPTIONS) -> Tiled:
     """The kernels of a compute or a fused region."""
     return tile_clauses(*clauses_of(op), options)
 

@@ -1,0 +1,229 @@
+"""Proves a kernel safe for the integers it is launched with, or raises `CompilerBug`.
+
+- Names are defined once, before they are used, and stores go to what may be written.
+- *No races*: two points of the grid never store to one element. An index is a sum of strides times
+  axes; in order of strides each must be larger than what all smaller terms can add up to. An axis
+  of the grid that is missing from an index is a race, unless a loop that it bounds takes its place.
+- *No overruns*: the interval of an unmasked index lies in its tensor. Indices that were loaded and
+  not checked are not known, and are left to who asked for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.codegen.kernel import (
+    Check,
+    Combine,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Ref,
+    Statement,
+    Store,
+    defines,
+    expressions,
+    names,
+    show,
+)
+from anabranch.ir.diagnostics import CompilerBug
+from anabranch.ir.expr import Call, Const, Expr
+
+Interval = tuple[int, int]  # inclusive
+UNBOUNDED = 1 << 62
+
+
+def verify(kernel: Kernel, ints: Mapping[str, int], elements: Mapping[str, int]) -> None:
+    """Check a kernel for these integer arguments; `elements` are the sizes of its tensors."""
+    known: dict[str, Interval | None] = {name: (value, value) for name, value in ints.items()}
+    for axis in kernel.grid:
+        extent = _interval(axis.extent, known)
+        if extent is None:
+            raise CompilerBug(f"the extent of {axis.name} in {kernel.name} is not known")
+        if extent[1] < 1:
+            return  # nothing runs
+        known[axis.name] = (0, extent[1] - 1)
+    _Verifier(kernel, dict(ints), elements).block(kernel.body, known, ())
+
+
+@dataclass(slots=True)
+class _Verifier:
+    kernel: Kernel
+    ints: dict[str, int]
+    elements: Mapping[str, int]
+    defined: set[str] = field(default_factory=set)
+
+    def fail(self, message: str, statement: Statement) -> CompilerBug:
+        return CompilerBug(f"kernel {self.kernel.name}: {message}: {statement}")
+
+    def block(
+        self, body: Sequence[Statement], known: dict[str, Interval | None],
+        loops: tuple[Loop, ...],
+    ) -> None:
+        known = dict(known)
+        for s in body:
+            for name in names(*expressions(s)):
+                if name not in known:
+                    raise self.fail(f"{name} is used before it is defined", s)
+            self.statement(s, known, loops)
+            name_ = defines(s)
+            if name_ is not None:
+                if name_ in self.defined or name_ in self.ints:
+                    raise self.fail(f"{name_} is defined twice", s)
+                self.defined.add(name_)
+                known[name_] = _value(s, known)
+
+    def statement(
+        self, s: Statement, known: dict[str, Interval | None], loops: tuple[Loop, ...]
+    ) -> None:
+        match s:
+            case Load(_, tensor, index, mask):
+                self.access(s, tensor, index, mask, known)
+            case Store(tensor, index, _, mask):
+                self.access(s, tensor, index, mask, known)
+                self.written(s, tensor, index, loops)
+            case Combine(tensor, index, _, _, mask):
+                self.access(s, tensor, index, mask, known)
+                self.written(s, tensor, index, loops)
+            case Loop(axis, start, stop, body):
+                low, high = _interval(start, known), _interval(stop, known)
+                inner = None if low is None or high is None else (low[0], high[1] - 1)
+                if inner is None or inner[0] <= inner[1]:
+                    self.block(body, {**known, axis: inner}, (*loops, s))
+
+    def access(self, s: Statement, tensor: str, index: Expr, mask: Expr | None,
+               known: Mapping[str, Interval | None]) -> None:
+        if tensor not in self.elements:
+            raise self.fail(f"{tensor} is not a tensor of it", s)
+        place = _interval(index, known)
+        if mask is None and place is not None and not (
+            place[0] >= 0 and place[1] < self.elements[tensor]
+        ):
+            raise self.fail(
+                f"the index {show(index)} runs from {place[0]} to {place[1]} in {tensor}, which "
+                f"has {self.elements[tensor]} elements", s)
+
+    def written(self, s: Statement, tensor: str, index: Expr, loops: tuple[Loop, ...]) -> None:
+        role = self.kernel.tensor(tensor).role
+        if role == "in":
+            raise self.fail(f"{tensor} may not be written", s)
+        if role != "local":
+            self.no_race(s, index, loops)
+
+    def no_race(self, s: Statement, index: Expr, loops: tuple[Loop, ...]) -> None:
+        terms = _terms(index, self.ints)
+        sizes = {a.name: _size(a.extent, self.ints) for a in self.kernel.grid}
+        bounded = {n for loop in loops if loop.axis in terms for n in self._bounds(loop)}
+        for axis, size in sizes.items():
+            if size > 1 and axis not in terms and axis not in bounded:
+                raise self.fail(f"points of {axis} store to one place", s)
+        reach, ordered = 0, sorted(terms.items(), key=lambda term: abs(term[1]))
+        for k, (name, stride) in enumerate(ordered):
+            extent = sizes.get(name) or self._loop_size(name, loops)
+            if extent is None:  # a place that was loaded: as large as the next stride allows
+                following = abs(ordered[k + 1][1]) if k + 1 < len(ordered) else UNBOUNDED
+                extent = max(1, following // abs(stride))
+            if extent > 1 and abs(stride) <= reach:
+                raise self.fail(f"the strides of {show(index)} let points share a place", s)
+            reach += abs(stride) * max(0, extent - 1)
+
+    def _loop_size(self, name: str, loops: tuple[Loop, ...]) -> int | None:
+        """The most steps a loop can take, where its bounds are integers; a cut one may take all."""
+        for loop in loops:
+            if loop.axis == name:
+                stop = _interval(loop.stop, self._widest())
+                return None if stop is None else max(1, stop[1])
+        return None
+
+    def _widest(self) -> dict[str, Interval | None]:
+        known: dict[str, Interval | None] = {n: (v, v) for n, v in self.ints.items()}
+        known |= {a.name: (0, max(0, _size(a.extent, self.ints) - 1)) for a in self.kernel.grid}
+        for s in self.kernel.body:
+            if isinstance(s, Let):
+                known[s.name] = _interval(s.value, known)
+        return known
+
+    def _bounds(self, loop: Loop) -> set[str]:
+        """The names that the bounds of a loop come from, through what was let."""
+        lets = {s.name: s.value for s in self.kernel.body if isinstance(s, Let)}
+        found = names(loop.start)
+        for name in list(found):
+            if name in lets:
+                found |= names(lets[name])
+        return found
+
+
+def _value(s: Statement, known: Mapping[str, Interval | None]) -> Interval | None:
+    match s:
+        case Let(_, value):
+            return _interval(value, known)
+        case Check(_, _, bound):
+            size = _interval(bound, known)
+            return None if size is None else (0, max(0, size[1] - 1))
+    return None
+
+
+def _size(extent: Expr, ints: Mapping[str, int]) -> int:
+    assert isinstance(extent, Ref), "the extent of an axis is an argument"
+    return ints[extent.name]
+
+
+def _interval(expr: Expr, known: Mapping[str, Interval | None]) -> Interval | None:
+    """Bounds of an integer expression, or None where nothing is known."""
+    match expr:
+        case Ref(name):
+            return known.get(name)
+        case Const(value, "i64"):
+            return int(value), int(value)
+        case Call(fn, (left, right)):
+            a, b = _interval(left, known), _interval(right, known)
+            return None if a is None or b is None else _of_call(fn, a, b)
+        case Call("neg", (arg,)):
+            inner = _interval(arg, known)
+            return None if inner is None else (-inner[1], -inner[0])
+    return None
+
+
+def _of_call(fn: str, a: Interval, b: Interval) -> Interval | None:
+    match fn:
+        case "add":
+            return a[0] + b[0], a[1] + b[1]
+        case "sub":
+            return a[0] - b[1], a[1] - b[0]
+        case "mul":
+            corners = [x * y for x in a for y in b]
+            return min(corners), max(corners)
+        case "min":
+            return min(a[0], b[0]), min(a[1], b[1])
+        case "max":
+            return max(a[0], b[0]), max(a[1], b[1])
+        case "floordiv" if b[0] == b[1] > 0:
+            return a[0] // b[0], a[1] // b[0]
+        case "mod" if b[0] == b[1] > 0:
+            return 0, b[0] - 1
+    return None
+
+
+def _terms(index: Expr, ints: Mapping[str, int]) -> dict[str, int]:
+    """The strides of axes and of other values in an index."""
+    found: dict[str, int] = {}
+    for factor, expr in _summands(index, 1, ints):
+        match expr:
+            case Ref(name) if name not in ints:
+                found[name] = found.get(name, 0) + factor
+            case Call():
+                found[show(expr)] = factor
+    return found
+
+
+def _summands(expr: Expr, factor: int, ints: Mapping[str, int]) -> list[tuple[int, Expr]]:
+    match expr:
+        case Call("add", (a, b)):
+            return _summands(a, factor, ints) + _summands(b, factor, ints)
+        case Call("mul", (a, Ref(name))) if name in ints:
+            return _summands(a, factor * ints[name], ints)
+        case Call("mul", (a, Const(value))):
+            return _summands(a, factor * int(value), ints)
+    return [(factor, expr)]
