@@ -145,7 +145,8 @@ def _prepared(
             raise unsupported(f"a recipe's own '{line.name}' is not supported yet", line.span,
                               help="without it a step minimizes the model's 'loss'")
         _line(line, values, recipe)
-    recipe.values |= {k: v for k, v in values.items() if k in ALWAYS}
+    recipe.values |= {k: v for k, v in values.items()
+                      if k in ALWAYS or k in _defaults_of_next(instance)}
     return recipe
 
 
@@ -184,11 +185,18 @@ def _value(given: object, frame: Frame) -> object:
 def _check_overrides(values: Mapping[str, object], recipe: Recipe) -> None:
     known = [*recipe.instance.arguments,
              *(line.target.id for line in recipe.definition.body if isinstance(line, s.Setting)),
-             *ALWAYS]
+             *ALWAYS, *_defaults_of_next(recipe.instance)]
     for name in values:
         if name not in known:
             raise fail(f"the recipe has no '{name}' to set", recipe.definition.span,
                        help=nearest(name, known) or f"it has {', '.join(dict.fromkeys(known))}")
+
+
+def _defaults_of_next(instance: Instance) -> list[str]:
+    """What generation may be told beside its arguments, such as a temperature."""
+    function = instance.scope.names.get("next")
+    params = function.definition.params if isinstance(function, Function) else ()
+    return [p.name for p in params if p.default is not None]
 
 
 def _line(line: s.Setting, values: Mapping[str, object], recipe: Recipe) -> None:
