@@ -85,7 +85,7 @@ def compile_module(module: Module, options: Options, micro: int) -> Compiled:
         programs.append(ProgramIR(name, function, functions, mesh, results))
     start = time.perf_counter()
     plan = schedule(programs, codegen.launches, prices(options.machine, options.mesh),
-                    prelude=codegen.PRELUDE, slots=options.slots,
+                    prelude=codegen.PRELUDE, slots=options.slots, kinds=_kinds(programs),
                     profile=options.machine.name)
     timings["schedule"] = time.perf_counter() - start
     return Compiled(plan, timings, boxed)
@@ -117,6 +117,12 @@ def _target(name: str, options: Options, micro: int, layouts: dict[str, Layout])
     """Only training is cut into micro-batches."""
     mesh = options.mesh.with_micro(micro if name == "train" else 1)
     return Target(mesh, options.machine, layouts)
+
+
+def _kinds(programs: Sequence[ProgramIR]) -> dict[str, str]:
+    """The states that only an optimizer uses; what is not named here is the model's."""
+    states = {a.value.name for p in programs for a in p.boxed.states()}
+    return {name: "moment" for name in states if name.startswith("optimizer.")}
 
 
 def _run(steps: Sequence[passes.Pass], module: Module, options: Options,

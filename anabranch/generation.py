@@ -53,7 +53,11 @@ def tokens(session: Session, prompt: Sequence[int], length: int) -> Iterator[int
 
 def text(session: Session, prompt: str, length: int) -> str:
     """What a byte-level model writes after the prompt; bytes that are no UTF-8 show as �."""
-    made = list(tokens(session, list(prompt.encode()), length))
-    if max(made, default=0) > 255:
-        raise RunError(f"the model's tokens are not bytes: it drew {max(made)}")
-    return bytes(made).decode("utf-8", errors="replace")
+    made = tokens(session, list(prompt.encode()), length)
+    return b"".join(map(as_byte, made)).decode("utf-8", errors="replace")
+
+
+def as_byte(token: int) -> bytes:
+    if not 0 <= token <= 255:
+        raise RunError(f"the model's tokens are not bytes: it drew {token}")
+    return bytes([token])

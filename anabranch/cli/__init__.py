@@ -22,8 +22,10 @@ from anabranch.ir.diagnostics import CompilerBug, UserError, nearest
 from anabranch.runtime.errors import RuntimeFailure
 
 SUBCOMMANDS = {
+    "check": "find what is wrong with a program, and show what is derived of its ops",
     "dump": "show a program at a stage of the compiler",
     "train": "train a model by the recipe of its program",
+    "generate": "let a trained model write",
     "doctor": "show what this machine offers and test that it works",
 }
 

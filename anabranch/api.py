@@ -1,0 +1,177 @@
+"""The compiler, from Python: programs, what of them can be compiled, and their plans.
+
+    program = load("gpt.ab")
+    plan = compile(program.train, mesh=Mesh(data=2), set={"dim": 128})
+    plan = compile(program.GPT(vocab=256, context=128, dim=96, depth=4, heads=4).next, B=1, S=128)
+    plan = compile(program.softmax, x=numpy.zeros((4, 8), "f4"))
+
+A recipe gives a plan that trains; a function with full types, of a file or of a model, one that
+computes it. What is compiled comes from the cache of plans when nothing it depends on has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from anabranch import cache
+from anabranch.driver import Compiled, Options, compile_function, compile_training
+from anabranch.frontend import program as frontend
+from anabranch.frontend import values
+from anabranch.ir import mesh as meshes
+from anabranch.ir.diagnostics import fail, nearest
+from anabranch.ir.plan import Plan
+from anabranch.ir.types import DTYPES, TensorType, tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A file of the language. Models, ops and defs, its own and the library's, are attributes;
+    `train` is its recipe."""
+
+    source: frontend.Program
+
+    @property
+    def train(self) -> Recipe:
+        """The recipe of a file that has one."""
+        return self.recipe()
+
+    def recipe(self, model: str | None = None) -> Recipe:
+        """The recipe of a model."""
+        return Recipe(self, model)
+
+    def __getattr__(self, name: str) -> Entry | Model:
+        match self.source.scope.find(name):
+            case values.Model():
+                return Model(self, name)
+            case values.Function():
+                return Entry(self, name)
+        hint = nearest(name, self.source.scope.visible())
+        raise AttributeError(f"{self.source.path} defines no model, op or def '{name}'"
+                             f"{'; ' if hint else ''}{hint}")
+
+    def __dir__(self) -> list[str]:
+        return ["recipe", "source", "train", *self.source.models, *self.source.functions]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A training recipe, by the name of its model; None is the only one of the file."""
+
+    program: Program
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An op or def, or a function of a model with these arguments."""
+
+    program: Program
+    name: str
+    arguments: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model; called with its arguments it gives its functions as attributes."""
+
+    program: Program
+    name: str
+    arguments: tuple[tuple[str, object], ...] = ()
+
+    def __call__(self, **arguments: object) -> Model:
+        return Model(self.program, self.name, tuple(sorted(arguments.items())))
+
+    def __getattr__(self, name: str) -> Entry:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Entry(self.program, f"{self.name}.{name}", self.arguments)
+
+
+def load(path: str | PathLike[str]) -> Program:
+    """Read a program and what it imports; its mistakes are raised as `UserError`."""
+    return Program(frontend.load(str(path)))
+
+
+def loads(text: str, file: str = "<program>") -> Program:
+    """A program from its text; imports are looked up beside `file`."""
+    return Program(frontend.loads(text, file))
+
+
+def Mesh(**axes: int) -> meshes.Mesh:
+    """Named axes of devices, outermost first, as in `Mesh(data=2, model=2)`."""
+    for name, size in axes.items():
+        if name == meshes.MICRO:
+            raise fail("the mesh axis 'micro' is reserved", help="compile(..., micro=4)")
+        if size < 1:
+            raise fail(f"the mesh axis '{name}' has at least 1 rank, not {size}")
+    return meshes.Mesh.of(**axes)
+
+
+def compile(
+    what: Recipe | Entry,
+    *,
+    mesh: meshes.Mesh | None = None,
+    micro: int | None = None,
+    slots: int = 2,
+    set: Mapping[str, object] | None = None,
+    checked: bool = True,
+    cached: bool = True,
+    **given: Any,
+) -> Plan:
+    """The plan of a recipe or of a function.
+
+    `set` overrides lines of a recipe and arguments of its model. Of a function, everything its
+    types leave open is given by keyword: dimensions and compile-time arguments by value, and the
+    shape of an argument by any array of that shape. Unless `checked`, an index out of range is
+    clamped; unless `cached`, the plan is made even if it has been before.
+    """
+    options = Options(mesh or meshes.Mesh(), micro, slots, checked=checked)
+    inputs = {name: _type(name, value) for name, value in given.items() if _is_array(value)}
+    sizes = {name: value for name, value in given.items() if name not in inputs}
+    source = what.program.source
+
+    def make() -> Plan:
+        return _compiled(what, options, set or {}, inputs, sizes).plan
+
+    if not cached:
+        return make()
+    about = (what.model,) if isinstance(what, Recipe) else (what.name, what.arguments)
+    facts = (sorted((set or {}).items()), sorted(inputs.items()), sorted(sizes.items()), options)
+    return cache.plan(cache.key(source.sources, type(what).__name__, *about, *facts), make)[0]
+
+
+def _compiled(
+    what: Recipe | Entry, options: Options, overrides: Mapping[str, object],
+    inputs: Mapping[str, TensorType], sizes: Mapping[str, object],
+) -> Compiled:
+    source, stages = what.program.source, options.mesh.stages
+    if isinstance(what, Recipe):
+        if sizes:
+            raise fail(f"a recipe takes no argument '{next(iter(sizes))}'",
+                       help="override its lines and the model's arguments with set={...}")
+        training = source.training(what.model, overrides, stages, inputs or None)
+        return compile_training(training, options)
+    if overrides:
+        raise fail("`set` is for recipes", help="give a function's sizes by keyword")
+    module = source.function(what.name, sizes, inputs=inputs, model=dict(what.arguments),
+                             stages=stages)
+    return compile_function(module, options)
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _type(name: str, array: Any) -> TensorType:
+    """The type of an array of NumPy or torch, by the names of their dtypes."""
+    names = {"float": "f", "int": "i", "uint": "u", "bfloat": "bf"}
+    full = str(array.dtype).removeprefix("torch.")
+    letters = full.rstrip("0123456789")
+    dtype = names.get(letters, letters) + full[len(letters):]
+    if dtype not in DTYPES:
+        raise fail(f"'{name}' is an array of {full}, which has no counterpart",
+                   help=f"there are {', '.join(DTYPES)}")
+    return tensor(dtype, tuple(int(n) for n in array.shape))

@@ -1,0 +1,95 @@
+"""Let a trained model write: text that follows a prompt.
+
+The model's function `next` is compiled once, for a window of the size it was trained with, and
+called in a loop. The checkpoint knows which model it is of and with what settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import json
+import sys
+
+from anabranch import cache, generation
+from anabranch.cli.options import add_program, mesh_of, overrides_of
+from anabranch.driver import Options, compile_function
+from anabranch.frontend.program import load
+from anabranch.ir.core import Module
+from anabranch.ir.diagnostics import fail
+from anabranch.ir.plan import Plan
+from anabranch.runtime import checkpoint
+from anabranch.runtime.session import Session
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_program(parser)
+    parser.add_argument("--checkpoint", required=True, metavar="FILE", help="of a training run")
+    parser.add_argument("--prompt", default="def ", help="how the text begins ('def ')")
+    parser.add_argument("--length", type=int, default=400, metavar="N", help="bytes to write (400)")
+    parser.add_argument("--temperature", type=float, metavar="T",
+                        help="below the model's own is more certain, above it more varied")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    progress = checkpoint.read_progress(args.checkpoint)
+    plan = _planned(args, progress.notes)
+    states, _ = checkpoint.load(plan, args.checkpoint, more=True)
+    with Session(plan, seed=args.seed) as session:
+        session.load_states(states)
+        text = _write(session, args)
+    if args.json:
+        print(json.dumps({"prompt": args.prompt, "text": text}))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.length < 1:
+        raise fail(f"--length is at least 1, not {args.length}")
+    if not args.prompt:
+        raise fail("--prompt is empty", help="give at least one character")
+    if args.temperature is not None and args.temperature <= 0:
+        raise fail(f"--temperature is positive, not {args.temperature:g}",
+                   help="0.01 all but always takes the likeliest")
+
+
+def _planned(args: argparse.Namespace, notes: str) -> Plan:
+    known = json.loads(notes) if notes else {"model": None, "set": {}}
+    overrides: dict[str, object] = {**known["set"], **overrides_of(args.set)}
+    if args.temperature is not None:
+        overrides["temperature"] = args.temperature
+    model, mesh = args.model or known["model"], mesh_of(args.mesh)
+    program = load(args.file)
+    options = Options(mesh)
+
+    def make() -> Plan:
+        functions = program.training(model, overrides, mesh.stages).module.functions
+        if generation.PROGRAM not in functions:
+            raise fail(f"the model of {args.file} has no function 'next'",
+                       help="as in def next(tokens: i64[B, S], last: i64[B], key: Key) -> i64[B]")
+        single = Module({generation.PROGRAM: functions[generation.PROGRAM]})
+        return compile_function(single, options).plan
+
+    facts = (model, sorted(overrides.items()), options)
+    return cache.plan(cache.key(program.sources, generation.PROGRAM, *facts), make)[0]
+
+
+def _write(session: Session, args: argparse.Namespace) -> str:
+    """The text, shown as it is made; a character of several bytes when it is complete."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    parts = []
+    _show(args, args.prompt)
+    for token in generation.tokens(session, list(args.prompt.encode()), args.length):
+        parts.append(decoder.decode(generation.as_byte(token)))
+        _show(args, parts[-1])
+    parts.append(decoder.decode(b"", final=True))
+    _show(args, f"{parts[-1]}\n")
+    return "".join(parts)
+
+
+def _show(args: argparse.Namespace, text: str) -> None:
+    if not args.json:
+        sys.stdout.write(text)
+        sys.stdout.flush()

@@ -1,0 +1,185 @@
+"""A plan in use: arrays in and out, of NumPy or of torch.
+
+    with Session(plan) as session:
+        loss = session.step(tokens=tokens, targets=targets)    # the plan of a recipe
+        weights = session.state_dict()
+
+    with Session(plan) as session:
+        y = session(x=x)                                        # the plan of a function
+
+Nothing of the compiler is imported here: a saved plan runs where only the runtime is. Results are
+torch tensors if an argument is one. States of a recipe begin as its initialisers say; those of a
+function must be loaded. Under torchrun a plan of several ranks runs with one rank a process, and
+all processes make the same calls with the same arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+from anabranch import generation
+from anabranch.ir.plan import Plan
+from anabranch.runtime import checkpoint, session
+from anabranch.runtime.arrays import Array, to_storage
+from anabranch.runtime.checkpoint import Progress, listed
+from anabranch.runtime.errors import FeedError, RunError
+from anabranch.runtime.trace import Trace
+from anabranch.runtime.world import ThreadWorld, world_of_environment
+
+TRAIN, EVALUATE, INIT = "train", "eval", "init"
+
+
+class Session:
+    """See the module. `seed` keys all random draws; `cores` are those it may keep busy; of the
+    last `trace` steps the firings are kept."""
+
+    def __init__(
+        self, plan: Plan, *, seed: int | None = None, cores: int | None = None, trace: int = 0
+    ) -> None:
+        self.plan = plan
+        self.seed = plan.seed if seed is None else seed
+        self.steps = 0
+        self._programs = [program.name for program in plan.programs]
+        self._unset = {state.name for state in plan.states}
+        world = world_of_environment() if plan.ranks > 1 else ThreadWorld()
+        self._running = session.Session(
+            plan, world=world, seed=self.seed, cores=cores, trace=trace)
+        if INIT in self._programs:
+            self._running.run(INIT, 1)
+            self._unset = set()
+
+    def step(self, **arrays: Any) -> Any:
+        """One training step: the loss before its update."""
+        loss = self._run(TRAIN, arrays, self.steps)
+        self.steps += 1
+        return loss
+
+    def evaluate(self, **arrays: Any) -> Any:
+        """The loss of a batch; nothing is changed, nothing dropped out."""
+        return self._run(EVALUATE, arrays, 0)
+
+    def __call__(self, **arrays: Any) -> Any:
+        """The results of a plan's only program: one, or a tuple."""
+        if len(self._programs) != 1:
+            raise RunError(f"the plan has the programs {', '.join(self._programs)}; "
+                           "use step, evaluate or generate")
+        return self._run(self._programs[0], arrays, 0)
+
+    def generate(self, prompt: str | Sequence[int], length: int) -> str | list[int]:
+        """What the model's `next` draws after a prompt: text for a text (of a model over bytes),
+        tokens for tokens."""
+        self._check_states()
+        if isinstance(prompt, str):
+            return generation.text(self._running, prompt, length)
+        return list(generation.tokens(self._running, prompt, length))
+
+    def _run(self, program: str, arrays: Mapping[str, Any], step: int) -> Any:
+        self._check_states()
+        if program not in self._programs:
+            raise RunError(f"the plan has no program '{program}'; "
+                           f"it has {', '.join(self._programs)}")
+        feeds = {name: _array(value) for name, value in arrays.items()}
+        results = self._running.step(program, feeds, step)
+        torch = any(_is_torch(value) for value in arrays.values())
+        values = tuple(_given_back(value, torch=torch) for value in results.values())
+        return values[0] if len(values) == 1 else values
+
+    def _check_states(self) -> None:
+        if self._unset:
+            raise RunError(f"{len(self._unset)} states have no value yet, such as "
+                           f"'{min(self._unset)}': load_state_dict(...) sets them")
+
+    # ---- states
+
+    def state_dict(self, *, optimizer: bool = False, torch: bool = False) -> dict[str, Any]:
+        """Copies of parameters and buffers by dotted path, and of the optimizer's if asked for."""
+        names = [s.name for s in self.plan.states if optimizer or s.kind != "moment"]
+        return {name: _given_back(self._running.state(name), torch=torch) for name in names}
+
+    def load_state_dict(self, arrays: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Set states by dotted path; the optimizer's may be left out. Everything that is missing,
+        unknown or of another shape is reported at once, before anything is set. Unless `strict`,
+        only shapes matter."""
+        ready, problems = self._fitted(arrays)
+        if strict:
+            needed = {s.name for s in self.plan.states if s.kind != "moment"}
+            problems += [f"missing: {name}" for name in sorted(needed - arrays.keys())]
+            known = {s.name for s in self.plan.states}
+            problems += [f"unknown: {name}" for name in sorted(arrays.keys() - known)]
+        if problems:
+            raise RunError(f"these weights do not fit the plan:\n{listed(problems)}")
+        self._running.load_states(ready)
+        self._unset -= ready.keys()
+
+    def _fitted(self, arrays: Mapping[str, Any]) -> tuple[dict[str, Array], list[str]]:
+        """The arrays that fit, and what is wrong with the others."""
+        ready, problems = {}, []
+        for state in self.plan.states:
+            value = self.plan.values[state.value]
+            if state.name in arrays:
+                array = _array(arrays[state.name])
+                try:
+                    to_storage(array, value.dtype, value.shape, state.name)
+                    ready[state.name] = array
+                except FeedError as error:
+                    problems.append(str(error))
+        return ready, problems
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """A checkpoint: all states and the number of steps done."""
+        checkpoint.save(self._running, str(path), Progress(self.steps, self.seed))
+
+    def resume(self, path: str | PathLike[str]) -> None:
+        """Go on where a checkpoint was saved. (Its seed must have been this session's for the
+        same draws.)"""
+        states, progress = checkpoint.load(self.plan, str(path))
+        self._running.load_states(states)
+        self.steps, self._unset = progress.step, set()
+
+    # ---- the rest
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Memory of the ranks of this process; a step allocates nothing more."""
+        return self._running.allocated_bytes
+
+    @property
+    def trace(self) -> Trace | None:
+        """What fired when in the last steps; `trace.save(path)` writes it for Perfetto."""
+        return self._running.trace
+
+    def close(self) -> None:
+        self._running.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def _is_torch(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def _array(value: Any) -> Any:
+    """A torch tensor as an array; anything else as it is."""
+    if not _is_torch(value):
+        return value
+    plain = value.detach().cpu()
+    return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
+
+
+def _given_back(value: Array, *, torch: bool) -> Any:
+    """An array, a number if it is 0-d; or a tensor."""
+    if torch:
+        import torch as library
+
+        return library.from_numpy(value)
+    return value[()]
