@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from anabranch.frontend.program import load
 from anabranch.ir.diagnostics import UserError
 from anabranch.ir.ops import Pin
+from anabranch.ir.printer import print_module
 from anabranch.ir.reference import evaluate
 from anabranch.ir.verifier import verify
 from anabranch.lowering.differentiate import differentiate
@@ -102,6 +103,11 @@ def test_generation_takes_one_window_and_the_place_of_its_last_token():
     types = {a.value.name: str(a.value.type) for a in function.arguments if a.role == "input"}
     assert types == {"tokens": "i64[1, 16]", "last": "i64[1]"}
     assert str(function.body.last.values[0].type) == "i64[1]"
+
+
+def test_what_generation_may_choose_can_be_set():
+    training = load(GPT).training(overrides={**SMALL, "temperature": 0.375})
+    assert "/ 0.375" in print_module(training.module)
 
 
 def test_dropout_only_drops_in_training():
