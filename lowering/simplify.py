@@ -248,8 +248,11 @@ def inline_operands(op: Compute, kept: set[Value]) -> None:
         places = places_of(source, node.subscripts, extents)
         if places is None:
             return None
-        return substitute(renumber(source.body, lambda n: _number(values, source.operands[n])),
-                          places)
+        body = renumber(source.body, lambda n: _number(values, source.operands[n]))
+        moved = substitute(body, places)
+        if node.pad is not None and isinstance(moved, Read):
+            return Read(moved.operand, moved.subscripts, node.pad)
+        return moved
 
     body = transform(op.body, rule)
     guard = None if op.guard is None else transform(op.guard, rule)
