@@ -15,6 +15,7 @@ from anabranch.frontend.evaluate import (
     NOTHING,
     Activation,
     Frame,
+    Index,
     evaluate,
     evaluates,
     run,
@@ -227,7 +228,7 @@ def _activate(
     return _results(value, definition, binding, span)
 
 
-def _index_for(args: Sequence[Argument], frame: Frame) -> Any:
+def _index_for(args: Sequence[Argument], frame: Frame) -> Index | None:
     """A function of elements stays in the index notation of its caller."""
     return frame.index if any(isinstance(a.value, Element) for a in args) else None
 

@@ -161,7 +161,7 @@ def matmul(a: Tensor, b: Tensor, builder: Builder, span: Span) -> Tensor:
     ]
     ranges = tuple(zip(names, (*shape, inner), strict=True))
     product = elements.apply("mul", factors, span)
-    return builder.emit(_summable("sum", product), ranges, [(n,) for n in names[:-1]],
+    return builder.emit(summable("sum", product), ranges, [(n,) for n in names[:-1]],
                         reduce="sum", reduced=(names[-1],))
 
 
@@ -193,7 +193,7 @@ def reduce(
     element = read_over(x, names)
     dims = [(n,) if d not in gone else () for d, n in enumerate(names)]
     result = builder.emit(
-        _summable(kind, element),
+        summable(kind, element),
         [*((n, x.shape[d]) for d, n in enumerate(names) if d not in gone),
          *((names[d], x.shape[d]) for d in gone)],
         [dim for dim in dims if dim or keepdims],
@@ -215,7 +215,7 @@ def read_over(x: Tensor, names: Sequence[str]) -> Element:
     return Element(elements.substituted(x.element.expr, renamed), x.dtype, x.element.level)
 
 
-def _summable(kind: str, element: Element) -> Element:
+def summable(kind: str, element: Element) -> Element:
     """The body of a reduction: sums of bools and small integers are i64, as in PyTorch."""
     if kind in ("any", "all") and element.dtype != "bool":
         return elements.apply("ne", [element, weak(0)], _NOWHERE)
@@ -224,7 +224,6 @@ def _summable(kind: str, element: Element) -> Element:
     return element
 
 
-summable = _summable
 _NOWHERE = Span("", 0, 0, 0, 0)
 
 
