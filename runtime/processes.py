@@ -29,7 +29,14 @@ from anabranch.ir.plan import Comm, Plan, Transfer
 from anabranch.runtime.arrays import STORAGE, Array, Bytes
 from anabranch.runtime.errors import RunError
 from anabranch.runtime.failure import Failure
-from anabranch.runtime.transport import REDUCING, chunk, reduce_into, source_count, starts
+from anabranch.runtime.transport import (
+    REDUCING,
+    SMALL_BYTES,
+    chunk,
+    reduce_into,
+    source_count,
+    starts,
+)
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0
@@ -37,7 +44,6 @@ STUCK_SECONDS = 10.0
 GROUP_SECONDS = 60.0
 REASON_SECONDS = 3.0
 POLL_SECONDS = 0.001
-SMALL_BYTES = 1 << 14
 
 
 class ProcessWorld:

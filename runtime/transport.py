@@ -30,6 +30,8 @@ REDUCE: dict[str, Callable[..., Any]] = {
 }
 REDUCING = ("reduce_scatter", "all_reduce")
 CHUNK = 1 << 15
+SMALL_BYTES = 1 << 14
+"""An all-reduce up to this size is combined whole by every member: one meeting less."""
 
 
 class Transport(Protocol):
@@ -91,7 +93,7 @@ class ThreadTransport:
         meeting.posts[transfer.member] = _Post(transfer, step, source, target)
         meeting.wait_for_all()
         parts = meeting.parts()
-        if transfer.op == "all_reduce":
+        if transfer.op == "all_reduce" and source.nbytes > SMALL_BYTES:
             _reduce_own_chunk(transfer, parts)
             meeting.wait_for_all()
             _collect_chunks(transfer, parts)
@@ -172,6 +174,10 @@ def _receive(transfer: Transfer, parts: list[_Post], target: Array) -> None:
     target[:] = parts[0].source
 
 
+def _reduce_whole(transfer: Transfer, parts: list[_Post], target: Array) -> None:
+    reduce_into(target, [part.source for part in parts], transfer.reduce, transfer.dtype)
+
+
 def _reduce_own_chunk(transfer: Transfer, parts: list[_Post]) -> None:
     own = chunk(transfer, len(parts), transfer.member)
     target = parts[transfer.member].target[own]
@@ -189,6 +195,7 @@ def _collect_chunks(transfer: Transfer, parts: list[_Post]) -> None:
 PULLS: dict[str, Callable[[Transfer, list[_Post], Array], None]] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
+    "all_reduce": _reduce_whole,
     "all_to_all": _all_to_all,
     "send": _send,
     "recv": _receive,
