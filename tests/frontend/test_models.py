@@ -14,6 +14,7 @@ from anabranch.ir.diagnostics import UserError
 from anabranch.ir.ops import Pin
 from anabranch.ir.printer import print_module
 from anabranch.ir.reference import evaluate
+from anabranch.ir.types import tensor
 from anabranch.ir.verifier import verify
 from anabranch.lowering.differentiate import differentiate
 from tests.frontend.running import call, program
@@ -127,8 +128,6 @@ def test_settings_may_use_earlier_lines_and_be_overridden():
 
 
 def test_arguments_of_the_batch_may_be_given_by_the_caller():
-    from anabranch.ir.types import tensor
-
     types = {"tokens": tensor("i64", (2, 8)), "targets": tensor("i64", (2, 8))}
     training = load(GPT).training(overrides=SMALL, inputs=types)
     assert training.inputs == tuple(types.items())
