@@ -115,6 +115,9 @@ def inline(reader: Clause, maker: Clause) -> Clause | None:
     number = {v: i for i, v in enumerate(operands)}
     extents = split.extents
 
+    def numbered(expr: Expr) -> Expr:
+        return renumber(expr, lambda k: number[maker.operands[k]])
+
     def replaced(expr: Expr) -> Expr | None:
         if not isinstance(expr, Read):
             return None
@@ -122,8 +125,7 @@ def inline(reader: Clause, maker: Clause) -> Clause | None:
             return Read(number[split.operands[expr.operand]], expr.subscripts, expr.pad)
         places = _places(expr, maker, extents)
         assert places is not None, "_split_to_match has seen every read"
-        inner = substitute(maker.body, places)
-        return renumber(inner, lambda k: number[maker.operands[k]])
+        return substitute(numbered(maker.body), places)
 
     body = transform(split.body, replaced)
     guard = None if split.guard is None else transform(split.guard, replaced)
@@ -132,8 +134,7 @@ def inline(reader: Clause, maker: Clause) -> Clause | None:
                       split.reduced, guard)
     assert isinstance(split.body, Read)
     places = _places(split.body, maker, extents) or {}
-    inner_guard = None if maker.guard is None else renumber(
-        substitute(maker.guard, places), lambda k: number[maker.operands[k]])
+    inner_guard = None if maker.guard is None else substitute(numbered(maker.guard), places)
     ranges = (*split.ranges, *((v, maker.extents[v]) for v in maker.reduced))
     return Clause(split.result, operands, ranges, split.dims, body, maker.reduce, maker.reduced,
                   inner_guard)

@@ -218,6 +218,15 @@ def test_a_view_is_read_through() -> None:
     assert fused(made)[0] == [["a"], ["y"]]
 
 
+def test_a_view_is_read_through_at_places_that_are_read() -> None:
+    body = """
+  %v: f32[7, 4] = [r, c] %x[r * 4 + c]
+  %y: f32[5, 4] = [i, c] %v[check(%k[i], 7), c]
+"""
+    made = module("%k: i64[5], %x: f32[28]", body, "%y")
+    assert fused(made)[0] == [["y"]]
+
+
 def test_a_view_stays_where_the_library_needs_it() -> None:
     """Summed over two axes that no stride joins, the product needs the copy."""
     body = """
