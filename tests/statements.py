@@ -133,7 +133,7 @@ class Statement:
 
     def expr(self, node: ast.expr) -> Expr:
         match node:
-            case ast.Constant(value):
+            case ast.Constant(bool() | int() | float() as value):
                 kind = {bool: "bool", int: "i64", float: "f32"}[type(value)]
                 return Const(value, kind)
             case ast.Name(("inf" | "nan") as name):

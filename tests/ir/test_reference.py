@@ -198,6 +198,53 @@ y[i, j] = e[i, j] / z[i]
     assert_array_equal([[0, 1, 0], [0.5, 0.5, 0]], value(text, x=x))
 
 
+SOFTMAX = """
+m[i] = max[j](x[i, j])
+e[i, j] = exp(x[i, j] - m[i])
+z[i] = sum[j](e[i, j])
+y[i, j] = e[i, j] / z[i]
+"""
+LOG_SOFTMAX = SOFTMAX + "l[i, j] = x[i, j] - m[i] - log(z[i])"
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 31, 33, 127, 257, 1025])
+def test_rows_of_any_width_reduce_as_in_f64(width: int) -> None:
+    x = normals(3, width) * 3
+    wide = torch.tensor(x, dtype=torch.float64)
+    assert_allclose(value(SOFTMAX, x=x), wide.softmax(1), rtol=1e-5)
+    assert_allclose(value("y[i] = sum[j](x[i, j])", x=x), wide.sum(1), rtol=1e-5, atol=1e-5)
+    assert_allclose(value("y[i] = prod[j](x[i, j])", x=x), wide.prod(1).float(), rtol=1e-5)
+    assert_array_equal(value("y[i] = max[j](x[i, j])", x=x), wide.amax(1))
+    assert_array_equal(value("y[i] = argmax[j](x[i, j])", x=x), wide.argmax(1))
+
+
+def test_a_row_with_nan_is_all_nan_and_harms_no_other() -> None:
+    x = np.array([[np.nan, np.inf, -np.inf], [-0.066347, 0.132114, -0.041014]], np.float32)
+    y = value(LOG_SOFTMAX, x=x)
+    assert np.isnan(y[0]).all()
+    assert_allclose(y[1], [-1.177171, -0.978710, -1.151838], atol=1e-6)
+
+
+@pytest.mark.parametrize("mean", [0, 100, 1000])
+def test_layer_norm_keeps_its_precision_under_a_large_mean(mean: float) -> None:
+    x = (mean + 1e-3 * np.arange(16, dtype=np.float32)).astype(np.float32)[None]
+    text = """
+u[i] = sum[n](x[i, n])
+c[i, n] = x[i, n] - u[i] / 16.0
+v[i] = sum[n](c[i, n] * c[i, n])
+y[i, n] = c[i, n] / sqrt(v[i] / 16.0 + 0.00001)
+"""
+    wide = torch.tensor(x, dtype=torch.float64)
+    assert_allclose(value(text, x=x), torch.nn.functional.layer_norm(wide, (16,)), atol=0.03)
+
+
+def test_erf_is_that_of_the_standard_library() -> None:
+    x = np.concatenate([np.linspace(-7, 7, 2001), [np.inf, -np.inf, np.nan, -0.0]])
+    expected = np.array([math.erf(v) for v in x])
+    y = value("y[i] = erf(x[i])", x=x)
+    assert_allclose(y, expected, rtol=1e-14)
+
+
 def test_half_precision_is_carried_in_single_and_rounded_when_stored() -> None:
     x = np.full(4, 10000, np.float16)
     assert value("y[i] = sum[j](x[j])", x=x, sizes={"i": 1}).dtype == np.float16
