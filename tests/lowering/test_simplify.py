@@ -168,8 +168,9 @@ def test_a_lossless_cast_keeps_every_number(source: str, target: str, seed: int)
         return
     random = np.random.default_rng(abs(seed))
     numbers = random.integers(-(2**62), 2**62, 20) >> random.integers(0, 62, 20)
-    x = reference.convert(numbers, source)
-    there = reference.convert(x, target)
+    with np.errstate(over="ignore"):  # a number too large is an infinity
+        x = reference.convert(numbers, source)
+        there = reference.convert(x, target)
     assert_allclose(reference.convert(there, source), x, rtol=0)
 
 
