@@ -330,7 +330,7 @@ def sampled(function: Function) -> list[Diagnostic]:
     """A mistake that every set of sizes runs into, at the same place."""
     errors: list[Diagnostic] = []
     for sizes, length in zip(SAMPLES, PACKS, strict=True):
-        given = _sample(function, sizes, length)
+        given = sample(function, sizes, length)
         if given is None:
             return []
         try:
@@ -354,7 +354,7 @@ def _noted(error: Diagnostic, sizes: Mapping[str, object]) -> Diagnostic:
     return replace(error, notes=(*error.notes, Note(f"tried with {shown}")))
 
 
-def _sample(
+def sample(
     function: Function, sizes: Sequence[int], length: int
 ) -> Mapping[str, object] | None:
     """Values for the names of a signature; None if it needs one that cannot be made up."""

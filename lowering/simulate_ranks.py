@@ -18,12 +18,12 @@ import numpy as np
 
 from anabranch.ir.core import Function, Module, Value
 from anabranch.ir.diagnostics import CompilerBug
-from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Return, Transfer, identity
+from anabranch.ir.mesh import MICRO, Mesh
+from anabranch.ir.ops import Compute, Return, Transfer, identity
 from anabranch.ir.reference import COMBINE, NUMPY, evaluate_op
 from anabranch.ir.sbp import Layout, balanced
-from anabranch.ir.types import TensorType
-from anabranch.lowering.local_compute import held
+from anabranch.ir.types import TensorType, is_float
+from anabranch.lowering.local_compute import held, local_compute, local_type
 from anabranch.lowering.localise import localise, place_of
 
 Array = np.ndarray[Any, Any]
@@ -31,12 +31,14 @@ Parts = dict[tuple[int, ...], Array]  # by position on the mesh of a stage, micr
 
 
 def scatter(
-    array: Array, type: TensorType, mesh: Mesh, random: np.random.Generator | None = None
+    array: Array, type: TensorType, mesh: Mesh, random: np.random.Generator | None = None,
+    *, double: bool = False,
 ) -> Parts:
-    """What every position holds. Terms of a partial value are the value and identities, or
-    arbitrary terms if there is a source of random numbers."""
+    """What every position holds (floats in f64, if `double`). Terms of a partial value are the
+    value and identities, or arbitrary terms if there is a source of random numbers."""
     layout = type.layout or Layout()
-    parts: Parts = {(): np.asarray(array, NUMPY[held(type.dtype, layout)])}
+    dtype = held(type.dtype, layout)
+    parts: Parts = {(): np.asarray(array, "f8" if double and is_float(dtype) else NUMPY[dtype])}
     for name, size in mesh.axes:
         entry = layout[name]
         # Copies are one object, and their terms are the same on all ranks that hold a copy.
@@ -101,6 +103,29 @@ def _agreed(members: Sequence[Array]) -> Array:
     for member in members:
         np.testing.assert_array_equal(member, members[0], "copies of one value differ")
     return members[0]
+
+
+def in_parts(
+    op: Compute, operands: Sequence[Array], layouts: Sequence[Layout], result: Layout, mesh: Mesh,
+    random: np.random.Generator, *, double: bool = False,
+) -> Array:
+    """The result of one compute, worked out in parts in these layouts and put together again."""
+    laid = [Value(v.type.with_layout(layout), v.name)
+            for v, layout in zip(op.operands, layouts, strict=True)]
+    whole = op.clone(laid)
+    whole.results = (Value(op.result.type.with_layout(result), "r", whole),)
+    parts = [scatter(x, v.type, mesh, random, double=double)
+             for x, v in zip(operands, laid, strict=True)]
+    results = {}
+    for place in mesh.positions():
+        micro = place[mesh.names.index(MICRO)] if MICRO in mesh.names else 0
+        start = tuple(0 if n == MICRO else i for n, i in zip(mesh.names, place, strict=True))
+        local = [Value(local_type(v.type, mesh, start), v.name) for v in laid]
+        part = local_compute(whole, local, mesh, start)
+        given = [p[place] for p in parts]
+        assert [x.shape for x in given] == [v.type.shape for v in local], "not the local shapes"
+        (results[place],) = evaluate_op(part, given, micro=micro, double=double)
+    return gather(results, whole.result.type, mesh)
 
 
 # --- whole functions -----------------------------------------------------------------------------

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anabranch.ir.core import Value
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute
 from anabranch.ir.reference import evaluate_op
 from anabranch.ir.sbp import Layout, layout_on
-from anabranch.lowering.local_compute import held, local_compute, local_type
+from anabranch.lowering.local_compute import held
 from anabranch.lowering.signatures import legal, options, signatures
-from anabranch.lowering.simulate_ranks import Array, gather, scatter
+from anabranch.lowering.simulate_ranks import in_parts
 from tests.lowering.cases import CASES, compute, data
 from tests.lowering.random_computes import computes
 
@@ -27,28 +26,6 @@ MESHES = [
     Mesh.of(data=2, model=2), Mesh.of(data=3, model=2), Mesh.of(micro=2, data=3),
     Mesh.of(micro=5, model=2), Mesh.of(data=1, model=2),
 ]
-
-
-def distributed(
-    op: Compute, operands: Sequence[Array], layouts: Sequence[Layout], result: Layout, mesh: Mesh,
-    random: np.random.Generator, *, double: bool = False,
-) -> Array:
-    """The result of `op` computed in parts."""
-    laid = [Value(v.type.with_layout(layout), v.name)
-            for v, layout in zip(op.operands, layouts, strict=True)]
-    whole = op.clone(laid)
-    whole.results = (Value(op.result.type.with_layout(result), "r", whole),)
-    parts = [scatter(x, v.type, mesh, random) for x, v in zip(operands, laid, strict=True)]
-    results = {}
-    for place in mesh.positions():
-        micro = place[mesh.names.index("micro")] if "micro" in mesh.names else 0
-        start = tuple(0 if n == "micro" else i for n, i in zip(mesh.names, place, strict=True))
-        local = [Value(local_type(v.type, mesh, start), v.name) for v in laid]
-        part = local_compute(whole, local, mesh, start)
-        given = [p[place] for p in parts]
-        assert [x.shape for x in given] == [v.type.shape for v in local]
-        (results[place],) = evaluate_op(part, given, micro=micro, double=double)
-    return gather(results, whole.result.type, mesh)
 
 
 def tolerance(op: Compute) -> float:
@@ -62,7 +39,7 @@ def agrees(
 ) -> bool:
     given = [data(v.name, v.type, random) for v in op.operands]
     (expected,) = evaluate_op(op, given, double=double)
-    actual = distributed(op, given, layouts, result, mesh, random, double=double)
+    actual = in_parts(op, given, layouts, result, mesh, random, double=double)
     assert actual.shape == expected.shape
     close = tolerance(op)
     return np.allclose(actual, expected, rtol=close, atol=close, equal_nan=True)

@@ -1,0 +1,297 @@
+"""Derived gradients against finite differences, in f64, along random directions.
+
+The derivative of sum(result * weight) along a direction is compared with the difference of two
+runs. What `stop(e)` holds back is held fixed in both, because it is meant to have no gradient; what
+`stop(e, grad=g)` says is not, because it claims that the derivatives of e and g are equal. Where
+they are not, the first statement whose own gradient is wrong is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anabranch.ir.core import Argument, Function, Module, Op, Value
+from anabranch.ir.diagnostics import CompilerBug, UserError
+from anabranch.ir.expr import Call, Expr, Read, Var, add, mul, sub, transform, variables
+from anabranch.ir.ops import Compute, Gradient, Return, clone_block
+from anabranch.ir.reference import evaluate, evaluate_op
+from anabranch.ir.scalar import dtype_of
+from anabranch.ir.types import is_float, tensor
+from anabranch.lowering.differentiate import differentiate
+
+Array = np.ndarray[Any, Any]
+Env = dict[Value, Array]
+
+STEP = 1e-6
+TOLERANCE = 1e-4  # of the size of the two numbers
+DIRECTIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """A derivative along a direction of one argument: as derived, and as measured."""
+
+    argument: str
+    derived: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        size = max(1.0, abs(self.derived), abs(self.measured))
+        return abs(self.derived - self.measured) / size
+
+    @property
+    def is_right(self) -> bool:
+        return self.error <= TOLERANCE  # false for nan too
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A wrong slope and the statement that it is due to."""
+
+    slope: Slope
+    op: Op
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """By which arguments the gradient was tried, the largest error, what is wrong, and the
+    statements that give a gradient to a value which has none."""
+
+    by: tuple[str, ...]
+    error: float
+    fault: Fault | None
+    invented: tuple[Op, ...]
+
+
+def check_gradients(function: Function, args: Sequence[Array]) -> Verdict:
+    """The gradient of all results of a function by all its arguments that are floats."""
+    slopes, invented = _slopes(function, args)
+    wrong = next((slope for slope in slopes if not slope.is_right), None)
+    fault = None if wrong is None else _blame(function, args, wrong)
+    by = tuple(dict.fromkeys(slope.argument for slope in slopes))
+    error = max((slope.error for slope in slopes), default=0.0)
+    return Verdict(by, error, fault, tuple(invented))
+
+
+def _blame(function: Function, args: Sequence[Array], wrong: Slope) -> Fault:
+    """The first statement whose value has a wrong gradient; the last one if they all differ."""
+    last = function.body.last
+    assert last is not None
+    made = [op for op in function.body
+            if isinstance(op, Compute) and is_float(op.result.type.dtype)]
+    for op in made:
+        for slope in _slopes(function, args, op.result)[0]:
+            if not slope.is_right:
+                return Fault(slope, op)
+    return Fault(wrong, made[-1] if made else last)
+
+
+def _slopes(
+    function: Function, args: Sequence[Array], of: Value | None = None
+) -> tuple[list[Slope], list[Op]]:
+    """Slopes of the results (or of one value) by each argument, along a few directions; and the
+    statements whose stated gradients no difference can contradict."""
+    random = np.random.default_rng(1)
+    by = float_inputs(function)
+    made = weighted(function, of, random)
+    if not by or made is None:
+        return [], []
+    scalar, weights = made
+    exact = [np.asarray(x, np.float64) if is_float(a.value.type.dtype) else x
+             for x, a in zip(args, function.arguments, strict=True)]
+    backward = gradient_of(scalar, [a.value.name for a in by])
+    gradients = evaluate(backward, [*exact, *weights], double=True)
+    held = Held(scalar, [*exact, *weights], [*_nearby(exact, random), *weights])
+    slopes = []
+    for argument, gradient in zip(by, gradients, strict=True):
+        place = [a is argument for a in function.arguments].index(True)
+        for _ in range(DIRECTIONS):
+            direction = random.choice([-1.0, 1.0], gradient.shape)
+            slopes.append(Slope(
+                argument.value.name, float(np.sum(gradient * direction)),
+                _measured(held, place, direction, [*exact, *weights])))
+    return slopes, held.invented
+
+
+def _nearby(args: Sequence[Array], random: np.random.Generator) -> list[Array]:
+    """All floats moved a little."""
+    return [x + STEP * random.normal(size=x.shape) if x.dtype == np.float64 else x for x in args]
+
+
+def _measured(held: Held, place: int, direction: Array, args: Sequence[Array]) -> float:
+    """The difference quotient along a direction of one argument."""
+    ends = []
+    for sign in (1, -1):
+        there = list(args)
+        there[place] = args[place] + sign * STEP * direction
+        ends.append(held.run(there))
+    return (ends[0] - ends[1]) / (2 * STEP)
+
+
+# ---- the function whose slope is taken
+
+
+def float_inputs(function: Function) -> list[Argument]:
+    """The arguments that a gradient can be taken by."""
+    return [a for a in function.arguments
+            if a.role == "input" and is_float(a.value.type.dtype)]
+
+
+def weighted(
+    function: Function, of: Value | None, random: np.random.Generator
+) -> tuple[Function, list[Array]] | None:
+    """A copy that returns sum(result * weight) over its float results, whose weights are new last
+    arguments; None where there is no such result."""
+    copy, values = _copy(function)
+    last = copy.body.last
+    assert isinstance(last, Return)
+    results = [v for v in last.values if is_float(v.type.dtype)] if of is None else [values[of]]
+    last.erase()
+    if not results:
+        return None
+    weights = [random.normal(size=v.type.shape) for v in results]
+    total: Value | None = None
+    for value in results:
+        weight = copy.add_argument("weight", tensor(value.type.dtype, value.type.shape))
+        part = copy.body.append(_product_sum(value, weight)).result
+        total = part if total is None else copy.body.append(_scalar_sum(total, part)).result
+    assert total is not None
+    copy.body.append(Return([total]))
+    return copy, weights
+
+
+def _copy(function: Function) -> tuple[Function, Mapping[Value, Value]]:
+    """A function of its own, and which of its values stands for which."""
+    body = clone_block(function.body)
+    arguments = [Argument(v, a.role, stage=a.stage)
+                 for v, a in zip(body.args, function.arguments, strict=True)]
+    values = dict(zip(function.body.args, body.args, strict=True))
+    for old, new in zip(function.body, body, strict=True):
+        values.update(zip(old.results, new.results, strict=True))
+    return Function(function.name, body, arguments), values
+
+
+def _product_sum(value: Value, weight: Value) -> Compute:
+    names = tuple(f"i{n}" for n in range(value.type.rank))
+    place = tuple(map(Var, names))
+    return Compute(
+        [value, weight], value.type.dtype, list(zip(names, value.type.shape, strict=True)), [],
+        mul(Read(0, place), Read(1, place)), reduce="sum" if names else "", reduced=names)
+
+
+def _scalar_sum(a: Value, b: Value) -> Compute:
+    wide = a.type.dtype
+    return Compute([a, b], wide, [], [], Call("add", (Read(0, ()), Read(1, ()))))
+
+
+def gradient_of(function: Function, by: Sequence[str]) -> Function:
+    """A copy that returns the gradients of the only result of a function, by its arguments."""
+    copy, _ = _copy(function)
+    last = copy.body.last
+    assert isinstance(last, Return)
+    (scalar,) = last.values
+    last.erase()
+    values = {v.name: v for v in copy.body.args}
+    made = copy.body.append(Gradient(scalar, [values[name] for name in by]))
+    copy.body.append(Return(made.results))
+    return differentiate(Module({copy.name: copy})).functions[copy.name]
+
+
+# ---- runs in which what is stopped does not move
+
+
+class Held:
+    """A function in which what is stopped keeps the value that it has for some arguments.
+
+    `stop(e)` is e there. `stop(e, grad=g)` is g plus what e was more than g, if e is the same
+    `nearby`: a gradient is then given to what has none, and no difference can contradict it
+    (`invented` has these ops). Otherwise it is e.
+    """
+
+    def __init__(
+        self, function: Function, args: Sequence[Array], nearby: Sequence[Array]
+    ) -> None:
+        self.function = function
+        self.ops: list[tuple[Op, list[Array]]] = []
+        self.invented: list[Op] = []
+        here: Env = dict(zip(function.body.args, args, strict=True))
+        there: Env = dict(zip(function.body.args, nearby, strict=True))
+        for op in function.body:
+            if isinstance(op, Return):
+                continue
+            self.ops.append(self._held(op, here, there))
+            for env in (here, there):
+                results = evaluate_op(op, [env[v] for v in op.operands], double=True)
+                env.update(zip(op.results, results, strict=True))
+
+    def run(self, args: Sequence[Array]) -> float:
+        """The only result, which is 0-d."""
+        env: Env = dict(zip(self.function.body.args, args, strict=True))
+        last = self.function.body.last
+        assert isinstance(last, Return)
+        originals = (op for op in self.function.body if not isinstance(op, Return))
+        for original, (op, fixed) in zip(originals, self.ops, strict=True):
+            operands = [env[v] for v in original.operands]
+            results = evaluate_op(op, [*operands, *fixed], double=True)
+            env.update(zip(original.results, results, strict=True))
+        return float(env[last.operands[0]])
+
+    def _held(self, op: Op, here: Env, there: Env) -> tuple[Op, list[Array]]:
+        """The op with arrays, which it reads as further operands, in place of what is stopped."""
+        if not isinstance(op, Compute):
+            return op, []
+        fixed: list[Array] = []
+
+        def hold(inside: Expr) -> Expr | None:
+            array = _value_of(op, inside, here)
+            if array is None:
+                return None
+            fixed.append(array)
+            places = tuple(map(Var, _used(op, inside)))
+            return Read(len(op.operands) + len(fixed) - 1, places)
+
+        def rule(node: Expr) -> Expr | None:
+            match node:
+                case Call("stop", (inside,)):
+                    return hold(inside)
+                case Call("stop_grad", (inside, slope)) if _is_still(op, inside, here, there):
+                    more = hold(sub(inside, slope))
+                    self.invented += [op] if more is not None else []
+                    return None if more is None else add(slope, more)
+            return None
+
+        body = transform(op.body, rule)
+        more = [Value(tensor("f64", array.shape)) for array in fixed]
+        made = Compute(
+            [*op.operands, *more], op.result.type.dtype, op.ranges, op.dims, body,
+            reduce=op.reduce, reduced=op.reduced, guard=op.guard, loc=op.loc)
+        return made, fixed
+
+
+def _used(op: Compute, inside: Expr) -> list[str]:
+    found = variables(inside)
+    return [name for name, _ in op.ranges if name in found]
+
+
+def _is_still(op: Compute, inside: Expr, here: Env, there: Env) -> bool:
+    first, second = _value_of(op, inside, here), _value_of(op, inside, there)
+    return first is not None and second is not None and np.array_equal(first, second)
+
+
+def _value_of(op: Compute, inside: Expr, env: Env) -> Array | None:
+    """An expression of a compute over the variables that it uses; None where it is not defined
+    for all of them, because a `where` or a guard leaves some out."""
+    dtype = dtype_of(inside, tuple(v.type.dtype for v in op.operands))
+    extents, used = op.extents, _used(op, inside)
+    operands = [Value(v.type) for v in op.operands]
+    alone = Compute(operands, dtype, [(name, extents[name]) for name in used],
+                    [(name,) for name in used], inside, loc=op.loc)
+    try:
+        return evaluate_op(alone, [env[v] for v in op.operands], double=True)[0]
+    except (UserError, CompilerBug):
+        return None

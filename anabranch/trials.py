@@ -1,0 +1,140 @@
+"""Sizes and data with which an op of a program can be tried: what `anabranch check` runs.
+
+A trial is the op as a function with all sizes known, and an argument for each of its parameters.
+Sizes are such that neither 2 nor 3 divides them, or smaller than a mesh, or 0; data are such that
+indices stay in their tables and, where an op wants that, numbers are positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anabranch.frontend import syntax as s
+from anabranch.frontend.builder import Builder
+from anabranch.frontend.check import sample
+from anabranch.frontend.entries import build_entry
+from anabranch.frontend.signatures import is_dtype, without_layout
+from anabranch.frontend.values import Function
+from anabranch.ir.core import Function as IrFunction
+from anabranch.ir.core import Module
+from anabranch.ir.diagnostics import UserError
+from anabranch.ir.expr import Call, Const, Expr, walk
+from anabranch.ir.ops import Compute
+from anabranch.ir.reference import evaluate, held
+from anabranch.ir.types import TensorType, category
+
+Array = np.ndarray[Any, Any]
+
+USUAL = (((5, 7, 11), 2), ((5,), 1), ((25, 5), 2), ((10, 5), 2), ((20, 10), 1), ((12,), 2),
+         ((8, 8, 4), 3), ((64, 32, 16, 8, 4, 2), 0))  # sizes, in order, and the length of packs
+SMALL = (((2, 1), 2), ((1, 2), 1), ((0, 3), 2), ((3, 0, 2), 1), ((0,), 1))
+ELEMENTWISE = [5, 7]  # the shape given to a parameter without dimensions
+FEW_INDICES = 3  # integers are below this where nothing bounds them
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An op with sizes, arguments and, for people, the sizes that its names were given."""
+
+    function: IrFunction
+    arguments: tuple[Array, ...]
+    sizes: Mapping[str, object]
+
+    @property
+    def module(self) -> Module:
+        return Module({self.function.name: self.function})
+
+
+def usual(function: Function) -> Trial | None:
+    """A trial with sizes that do not divide, or the first of other sizes that have a meaning."""
+    return next(_trials(function, USUAL), None)
+
+
+def small(function: Function) -> Iterator[Trial]:
+    """Trials in which shards, or whole tensors, are empty. Not all of them have a meaning."""
+    return _trials(function, SMALL)
+
+
+def _trials(
+    function: Function, sizes: Sequence[tuple[Sequence[int], int]]
+) -> Iterator[Trial]:
+    for numbers, length in sizes:
+        given = sample(function, numbers, length)
+        if given is None:
+            return
+        trial = _trial(function, {**given, **_elementwise(function)})
+        if trial is not None:
+            yield trial
+
+
+def _elementwise(function: Function) -> dict[str, object]:
+    """Shapes for the parameters of a scalar op, which broadcast."""
+    found: dict[str, object] = {}
+    for param in function.definition.params:
+        match without_layout(param.type)[0]:
+            case s.Name(head) if head != "bool" and is_dtype(head, function.scope):
+                found[param.name] = ELEMENTWISE
+    return found
+
+
+def _trial(function: Function, given: Mapping[str, object]) -> Trial | None:
+    """None where the sizes or the data have no meaning for the op."""
+    builder = Builder(function.definition.name, training=True)
+    try:
+        made = build_entry(function, given, builder)
+    except UserError:
+        return None
+    for positive in (False, True):
+        arguments = _arguments(made, np.random.default_rng(SEED), positive=positive)
+        try:
+            results = evaluate(made, arguments)
+        except UserError:
+            return None
+        if all(np.all(np.isfinite(r)) for r in results):
+            break
+    return Trial(made, arguments, given)
+
+
+# ---- data
+
+
+def _arguments(
+    function: IrFunction, random: np.random.Generator, *, positive: bool
+) -> tuple[Array, ...]:
+    limit = _index_limit(function)
+    return tuple(
+        np.asarray(3) if a.role in ("step", "seed")
+        else draw(a.value.type, random, limit=limit, positive=positive)
+        for a in function.arguments)
+
+
+def draw(
+    type: TensorType, random: np.random.Generator, *, limit: int, positive: bool = False
+) -> Array:
+    """Numbers of a type: normal ones (or between 1/2 and 3/2), integers below a limit."""
+    match category(type.dtype):
+        case "bool":
+            return random.integers(0, 2, type.shape) > 0
+        case "int":
+            return random.integers(0, limit, type.shape).astype(held(type.dtype))
+    drawn = random.uniform(0.5, 1.5, type.shape) if positive else random.normal(size=type.shape)
+    return np.asarray(drawn, held(type.dtype))
+
+
+def _index_limit(function: IrFunction) -> int:
+    """The smallest dimension that is read at a place an integer says."""
+    limits = [bound for op in function.body if isinstance(op, Compute)
+              for expr in (op.body, op.guard) if expr is not None for bound in _checked(expr)]
+    return max(1, min(limits, default=FEW_INDICES))
+
+
+def _checked(expr: Expr) -> Iterator[int]:
+    for node in walk(expr):
+        match node:
+            case Call("check", (_, Const(int(bound)))):
+                yield bound

@@ -1,0 +1,131 @@
+"""`anabranch check` tries what is derived, and finds what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anabranch import checking
+from anabranch.checking import check_program
+from anabranch.cli import main
+from anabranch.frontend.program import load, loads
+from anabranch.gradient_check import check_gradients
+from anabranch.trials import small, usual
+
+LIBRARY = sorted((Path(__file__).parent.parent / "frontend" / "std").glob("*.ab"))
+SOFTMAX = """
+op soft(x: T[*I, N]) -> T[*I, N]:
+    m[*i]    = max[n](x[*i, n])
+    e[*i, n] = exp(x[*i, n] - stop(m[*i]))
+    y[*i, n] = e[*i, n] / sum[n](e[*i, n])
+    return y
+"""
+
+
+def op_of(text: str):
+    program = loads(text, "op.ab")
+    return program.scope.find(next(iter(program.functions)))
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_every_op_of_the_library_is_right_in_parts_and_in_its_gradient(path: Path) -> None:
+    """With uneven, small and empty sizes; statements of the gradients as well."""
+    reports = list(check_program(load(path)))
+    assert [mistake for report in reports for mistake in report.mistakes] == []
+    assert [report.name for report in reports if "not tried" in " ".join(report.lines)] == []
+
+
+def test_sizes_do_not_divide_and_shards_are_empty() -> None:
+    op = op_of(SOFTMAX)
+    trial = usual(op)
+    assert trial is not None
+    assert all(n % 2 and n % 3 for a in trial.function.arguments for n in a.value.type.shape)
+    shapes = [a.value.type.shape for each in small(op) for a in each.function.arguments]
+    assert any(0 in shape for shape in shapes)
+    assert any(0 < n < 3 for shape in shapes for n in shape)
+
+
+def test_indices_are_drawn_from_their_tables() -> None:
+    trial = usual(op_of("op pick(x: Int[N], t: T[V, D]) -> T[N, D]:\n"
+                        "    y[n, d] = t[x[n], d]\n    return y\n"))
+    ids, table = trial.arguments
+    assert ids.max() < table.shape[0]
+
+
+def test_a_stated_gradient_that_is_wrong_is_shown_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "square.ab"
+    path.write_text("op square_(x: T[N]) -> T[N]:\n    z[n] = 2 * x[n]\n"
+                    "    y[n] = stop(z[n] * z[n], grad=z[n]) + 1\n    return y\n")
+    assert main(["check", str(path)]) == 1
+    said = capsys.readouterr()
+    assert "square.ab:3:12: error: along one direction of 'x' the derivative is" in said.err
+    assert "           ^~~~~~~~~~~~~~~~~~~~~~~~~~~~\n" in said.err
+    assert "op square_" in said.out
+
+
+def test_a_stated_gradient_that_is_right_is_not_a_mistake() -> None:
+    trial = usual(op_of("op f(x: T[N]) -> T[N]:\n"
+                        "    y[n] = stop(x[n] * x[n], grad=x[n] ** 2)\n    return y\n"))
+    verdict = check_gradients(trial.function, trial.arguments)
+    assert (verdict.fault, verdict.invented) == (None, ())
+
+
+def test_a_gradient_for_what_has_none_is_mentioned_and_no_mistake() -> None:
+    """The straight-through estimator: rounding has no derivative that a stated one could miss."""
+    (report,) = check_program(loads(
+        "op q(x: T[N]) -> T[N]:\n    r[n] = stop(round(4 * x[n]) / 4, grad=x[n])\n"
+        "    y[n] = r[n] * r[n]\n    return y\n", "q.ab"))
+    assert report.mistakes == []
+    assert "line 2 gives a gradient to a value that has none" in report.lines
+
+
+def test_what_is_stopped_may_have_another_derivative() -> None:
+    trial = usual(op_of("op f(x: T[N]) -> T[N]:\n"
+                        "    y[n] = x[n] * stop(exp(x[n]))\n    return y\n"))
+    assert check_gradients(trial.function, trial.arguments).fault is None
+
+
+def test_what_differs_in_parts_is_a_mistake_of_its_statement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = checking.in_parts
+
+    def off_by_one(op, operands, layouts, result, mesh, random, *, double):
+        parts = known(op, operands, layouts, result, mesh, random, double=double)
+        return parts + (result["axis"].kind == "P")
+
+    monkeypatch.setattr(checking, "in_parts", off_by_one)
+    (report,) = check_program(loads("op f(x: T[N]) -> T[N]:\n    y[n] = x[n] * 2\n    return y\n"))
+    (mistake,) = report.mistakes
+    assert "on 2 ranks, P -> P (carries P of operands 0)" in mistake.message
+    assert mistake.span.line == 2
+
+
+def test_mistakes_of_a_recipe_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.ab"
+    path.write_text("""
+model Net(dim: int):
+    w: f32[dim] = zeros()
+
+    def loss(x: f32[B, dim]) -> f32[]:
+        return x @ w
+
+train Net(dim=4):
+    steps = 1
+    data = arrays(batch=2)
+    optimizer = sgd(lr=0.1)
+""")
+    assert main(["check", "--quiet", str(path)]) == 1
+    assert "net.ab:" in capsys.readouterr().err
+
+
+def test_wrong_slopes_are_told_from_right_ones_by_much() -> None:
+    trial = usual(op_of(SOFTMAX))
+    verdict = check_gradients(trial.function, trial.arguments)
+    assert verdict.by == ("x",)
+    assert verdict.error < 1e-6
+    assert np.isfinite(verdict.error)
