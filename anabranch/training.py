@@ -21,6 +21,7 @@ from anabranch.progress import Display, Pace, Seen, display
 from anabranch.runtime import checkpoint
 from anabranch.runtime.data import Reader
 from anabranch.runtime.errors import RunError
+from anabranch.runtime.interrupts import deferred
 from anabranch.runtime.session import Session
 
 CHECKPOINT, TRACE, CURVE = "checkpoint.safetensors", "trace.json", "loss.csv"
@@ -129,16 +130,18 @@ def _steps(session: Session, reader: Reader, run: Run, curve: Curve, show: Displ
         curve.add(step, float(next(iter(results.values()))))
         show(Seen(step + 1, run.steps, curve.losses[-1][1], pace.rate(step + 1)))
 
-    try:
-        while done < run.steps - run.first:
-            left = run.steps - run.first - done
-            count = min(run.every, left) if run.every else left
-            session.run("train", count, reader.batch, seen, first=run.first + done)
-            if run.every and done < run.steps - run.first:
-                _save(session, run, curve, run.first + done)
-    except KeyboardInterrupt:
-        _save(session, run, curve, run.first + done)
-        raise
+    with deferred() as interrupt:
+        try:
+            while done < run.steps - run.first:
+                interrupt.check()
+                left = run.steps - run.first - done
+                count = min(run.every, left) if run.every else left
+                session.run("train", count, reader.batch, seen, first=run.first + done)
+                if run.every and done < run.steps - run.first:
+                    _save(session, run, curve, run.first + done)
+        except KeyboardInterrupt:
+            _save(session, run, curve, run.first + done)
+            raise
     return done
 
 

@@ -32,6 +32,7 @@ from anabranch.runtime.check import check_plan
 from anabranch.runtime.engine import Engine, Resources
 from anabranch.runtime.errors import RunError
 from anabranch.runtime.failure import Failure
+from anabranch.runtime.interrupts import Interrupt, deferred
 from anabranch.runtime.kernels import Interpret, load_kernels
 from anabranch.runtime.native import load_pool
 from anabranch.runtime.ports import Batch, Feed, Reader
@@ -133,7 +134,8 @@ class Session:
             raise RunError("the session is running; it runs one program at a time")
         try:
             self._check_open()
-            return _Run(self, self._engine(program), feed, on_step, first).go(steps)
+            with deferred() as interrupt:
+                return _Run(self, self._engine(program), feed, on_step, first, interrupt).go(steps)
         finally:
             self._running.release()
 
@@ -232,9 +234,9 @@ class _Run:
 
     def __init__(
         self, session: Session, engine: Engine, feed: Feed | None,
-        on_step: Callable[[int, Results], None] | None, first: int,
+        on_step: Callable[[int, Results], None] | None, first: int, interrupt: Interrupt,
     ) -> None:  # fmt: skip
-        self._session, self._engine = session, engine
+        self._session, self._engine, self._interrupt = session, engine, interrupt
         self._feed, self._on_step, self._first = feed, on_step, first
         self._granted = self._delivered = self._target = 0
         self._reader: Reader | None = None
@@ -252,9 +254,13 @@ class _Run:
         try:
             while self._delivered < self._target:
                 try:
+                    self._interrupt.check()
                     self._grant_ahead()
                     self._deliver()
                 except KeyboardInterrupt as error:
+                    if interrupt:
+                        self._session._failure.abort(RunError("interrupted twice"))
+                        raise
                     interrupt = error
                     self._stop_early()
         except Exception as error:

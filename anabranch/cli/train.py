@@ -95,14 +95,10 @@ class Job:
     source: str | None
     run: Run
 
-    @property
-    def notes(self) -> str:
-        """What `generate` and a resumed run want to know about the program."""
-        return json.dumps({"model": self.model, "set": self.overrides})
-
 
 def prepare(args: argparse.Namespace) -> Job:
-    """Everything that can be wrong with a command line is found here."""
+    """Everything that can be wrong with a command line is found here. A checkpoint's notes say
+    which model it is of and with what settings; what is given now comes first."""
     _check_numbers(args)
     done = checkpoint.read_progress(args.resume) if args.resume else None
     notes = json.loads(done.notes) if done and done.notes else {"model": None, "set": {}}
@@ -114,7 +110,7 @@ def prepare(args: argparse.Namespace) -> Job:
     training = program.training(model, overrides, mesh.stages)
     seed = args.seed if args.seed is not None else done.seed if done else 0
     run = Run(_folder(args), training.steps, done.step if done else 0, seed,
-              args.checkpoint_every)
+              args.checkpoint_every, notes=json.dumps({"model": model, "set": overrides}))
     if run.first >= run.steps:
         raise fail(f"{args.resume} has done {run.first} of {run.steps} steps already",
                    help=f"ask for more, as in --steps {2 * run.first}")

@@ -1,0 +1,197 @@
+"""Anabranch from Python: what the README shows, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import anabranch as ab
+from anabranch.runtime.errors import RunError
+from tests.end_to_end.conftest import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def program() -> ab.api.Program:
+    return ab.load(TINY)
+
+
+@pytest.fixture(scope="module")
+def plan(program: ab.api.Program) -> ab.Plan:
+    return ab.compile(program.train, mesh=ab.Mesh(data=2), set={"drop": 0.0})
+
+
+@pytest.fixture
+def batch() -> dict[str, np.ndarray]:
+    rows = np.random.default_rng(0).integers(0, 256, (4, 17))
+    return {"tokens": rows[:, :-1], "targets": rows[:, 1:]}
+
+
+def test_a_recipe_trains_with_arrays_and_with_tensors_alike(
+    plan: ab.Plan, batch: dict[str, np.ndarray]
+) -> None:
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in batch.items()}
+    with ab.Session(plan) as one, ab.Session(plan) as other:
+        for _ in range(3):
+            loss, same = one.step(**batch), other.step(**tensors)
+            assert isinstance(loss, np.float32)
+            assert isinstance(same, torch.Tensor)
+            assert loss == same.item()
+        assert one.evaluate(**batch) < loss
+
+
+def test_evaluation_changes_nothing(plan: ab.Plan, batch: dict[str, np.ndarray]) -> None:
+    with ab.Session(plan) as session:
+        before = session.state_dict(optimizer=True)
+        session.evaluate(**batch)
+        after = session.state_dict(optimizer=True)
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_the_seed_decides_the_first_weights(plan: ab.Plan) -> None:
+    def table(seed: int) -> np.ndarray:
+        with ab.Session(plan, seed=seed) as session:
+            return session.state_dict()["table"]
+
+    assert np.array_equal(table(1), table(1))
+    assert not np.array_equal(table(1), table(2))
+
+
+def test_a_function_takes_its_shapes_from_arrays(program: ab.api.Program) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    with ab.Session(ab.compile(program.softmax, x=x)) as session:
+        np.testing.assert_allclose(
+            session(x=x), torch.softmax(torch.from_numpy(x), -1).numpy(), rtol=1e-5)
+        assert torch.equal(session(x=torch.from_numpy(x)), torch.from_numpy(session(x=x)))
+
+
+def test_a_function_takes_its_sizes_by_name_on_a_mesh(program: ab.api.Program) -> None:
+    x, w, b = (np.random.default_rng(i).normal(size=shape).astype(np.float32)
+               for i, shape in enumerate([(4, 6), (5, 6), (5,)]))
+    plan = ab.compile(program.linear, mesh=ab.Mesh(model=2), I=[4], K=6, N=5)
+    with ab.Session(plan) as session:
+        np.testing.assert_allclose(session(x=x, w=w, b=b), x @ w.T + b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_models_function_runs_with_the_weights_of_training(
+    program: ab.api.Program, plan: ab.Plan
+) -> None:
+    """And refuses to without."""
+    forward = ab.compile(program.Tiny(vocab=256, dim=8).forward, B=1, S=16)
+    tokens = np.arange(16)[None]
+    with ab.Session(plan) as trained, ab.Session(forward) as session:
+        with pytest.raises(RunError, match=r"states have no value yet.*load_state_dict"):
+            session(tokens=tokens)
+        weights = trained.state_dict(torch=True)
+        session.load_state_dict(weights)
+        scores = session(tokens=torch.from_numpy(tokens))
+    x = weights["table"][tokens]
+    inner = torch.nn.functional.linear(x, weights["inner.weight"], weights["inner.bias"])
+    expected = (x + torch.nn.functional.gelu(inner)) @ weights["table"].T
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_text_and_tokens_are_generated_past_the_window(plan: ab.Plan) -> None:
+    with ab.Session(plan) as session:
+        made = session.generate(list(b"def "), 30)
+        assert len(made) == 30
+        assert made == session.generate(list(b"def "), 30)
+        text = session.generate("def ", 30)
+        assert text == bytes(made).decode("utf-8", errors="replace")
+
+
+def test_weights_that_do_not_fit_are_listed_and_none_is_set(plan: ab.Plan) -> None:
+    with ab.Session(plan) as session:
+        before = session.state_dict()
+        wrong = {"table": before["table"] + 1, "inner.weight": np.zeros((8, 7), np.float32),
+                 "innner.bias": np.zeros(8, np.float32)}
+        with pytest.raises(RunError) as failure:
+            session.load_state_dict(wrong)
+        assert str(failure.value).splitlines()[1:] == [
+            "  inner.weight is [8, 7] here; the program wants [8, 8]",
+            "  missing: inner.bias", "  unknown: innner.bias"]
+        assert np.array_equal(session.state_dict()["table"], before["table"])
+        session.load_state_dict({"inner.bias": np.ones(8, np.float16)}, strict=False)
+        assert (session.state_dict()["inner.bias"] == 1).all()
+
+
+def test_a_checkpoint_from_python_resumes(
+    plan: ab.Plan, batch: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    with ab.Session(plan) as session:
+        session.step(**batch)
+        session.save(tmp_path / "one.safetensors")
+        expected = session.step(**batch)
+    with ab.Session(plan) as session:
+        session.resume(tmp_path / "one.safetensors")
+        assert (session.steps, session.step(**batch)) == (1, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_are_read_renamed(tmp_path: Path, dtype: torch.dtype) -> None:
+    from safetensors.torch import save_file as save_torch
+
+    tensors = {"model.w": torch.randn(3, 4).to(dtype), "model.b": torch.randn(4).to(dtype)}
+    save_torch(tensors, tmp_path / "model.safetensors")
+    torch.save(tensors, tmp_path / "model.pt")
+    for path in (tmp_path, tmp_path / "model.pt"):
+        found = ab.load_weights(path, rename=lambda name: name.removeprefix("model."))
+        assert found.keys() == {"w", "b"}
+        assert torch.equal(torch.from_numpy(found["w"]), tensors["model.w"].float())
+        assert ab.load_weights(path, {"model.w": None, "model.b": "c"}).keys() == {"c"}
+
+
+def test_weights_that_would_share_a_name_and_files_cut_short_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "two.safetensors"
+    save_file({"a": np.zeros(2), "b": np.zeros(2)}, path)
+    with pytest.raises(RunError, match="'b' would be 'x'"):
+        ab.load_weights(path, rename=lambda name: "x")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RunError, match="truncated"):
+        ab.load_weights(path)
+
+
+RUN_SAVED = """
+import sys
+import numpy as np
+import anabranch as ab
+with ab.Session(ab.Plan.load(sys.argv[1])) as session:
+    print(float(session.step(**np.load(sys.argv[2]))))
+compiler = ("frontend", "lowering", "codegen", "ir.core", "driver", "api")
+dear = {*(f"anabranch.{part}" for part in compiler), "lark", "sympy", "highspy", "torch"}
+assert not dear & set(sys.modules), dear & set(sys.modules)
+"""
+
+
+def test_a_saved_plan_runs_without_the_compiler(
+    plan: ab.Plan, batch: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    plan.save(tmp_path / "tiny.plan")
+    np.savez(tmp_path / "batch.npz", **batch)
+    command = [sys.executable, "-c", RUN_SAVED, str(tmp_path / "tiny.plan")]
+    done = subprocess.run([*command, str(tmp_path / "batch.npz")], capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == 0, done.stderr
+    with ab.Session(plan) as session:
+        assert float(done.stdout) == session.step(**batch)
+
+
+def test_what_cannot_be_compiled_says_why(program: ab.api.Program) -> None:
+    with pytest.raises(AttributeError, match="did you mean 'Tiny'"):
+        _ = program.Tinny
+    with pytest.raises(ab.UserError, match="the size of the dimension"):
+        ab.compile(program.linear, I=[4], K=6)
+    with pytest.raises(ab.UserError, match="the recipe has no 'dmi' to set"):
+        ab.compile(program.train, set={"dmi": 4})
+    with pytest.raises(ab.UserError, match="a recipe takes no argument 'dim'"):
+        ab.compile(program.train, dim=4)
+    with pytest.raises(ab.UserError, match="reserved"):
+        ab.Mesh(micro=2)

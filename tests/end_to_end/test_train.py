@@ -1,0 +1,167 @@
+"""What `anabranch train` promises: its files, its numbers, and that nothing done is lost."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from anabranch.cli import main
+from tests.end_to_end.conftest import TINY, Train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def curve(report: dict[str, Any]) -> list[float]:
+    with open(report["loss_curve"], newline="") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def same_states(one: str, other: str) -> bool:
+    first, second = load_file(one), load_file(other)
+    assert first.keys() == second.keys()
+    return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_leaves_its_files_and_says_what_it_came_to(trained: Train, workplace: Path) -> None:
+    report = trained("--mesh", "data=2", "--steps", "60")
+    assert report["steps"] == 60
+    assert report["val_loss"] < curve(report)[0] - 0.5
+    assert report["tokens_per_second"] > 0
+    assert report["compile_seconds"] > 0
+    assert report["peak_bytes"] == report["predicted_peak_bytes"] > 0
+    assert Path(report["checkpoint"]) == Path("runs/tiny/checkpoint.safetensors")
+    assert Path(report["checkpoint"]).is_file()
+    events = json.loads(Path(report["trace"]).read_text())["traceEvents"]
+    assert {e["args"]["step"] for e in events if e.get("cat") == "train"} >= set(range(52, 60))
+    assert {e["pid"] for e in events} == {0, 1}
+
+
+def test_a_run_without_a_name_never_overwrites_another(trained: Train) -> None:
+    folders = [Path(trained("--steps", "2")["checkpoint"]).parent.name for _ in range(3)]
+    assert folders == ["tiny", "tiny-2", "tiny-3"]
+
+
+@pytest.mark.parametrize("mesh", ["", "data=2"])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(trained: Train, mesh: str) -> None:
+    """Dropout, the schedule, the optimizer and the order of batches included."""
+    whole = trained("--mesh", mesh, "--name", "whole", "--checkpoint-every", "5")
+    part = trained("--mesh", mesh, "--name", "part", "--set", "lr=cosine(peak=1e-2, warmup=2, "
+                   "total=12)", "--steps", "7")
+    rest = trained("--mesh", mesh, "--resume", part["checkpoint"], "--steps", "12")
+    assert rest["checkpoint"] == part["checkpoint"]
+    assert curve(rest) == curve(whole)
+    assert len(curve(rest)) == 12
+    assert same_states(whole["checkpoint"], rest["checkpoint"])
+
+
+def test_a_run_resumed_on_another_mesh_agrees_to_rounding(trained: Train) -> None:
+    whole = trained("--name", "whole")
+    part = trained("--name", "part", "--mesh", "data=2", "--set",
+                   "lr=cosine(peak=1e-2, warmup=2, total=12)", "--steps", "6")
+    rest = trained("--resume", part["checkpoint"], "--steps", "12", "--mesh", "model=2")
+    np.testing.assert_allclose(curve(rest), curve(whole), rtol=1e-5)
+
+
+def spoil_length(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def spoil_kind(path: Path) -> None:
+    save_file({"table": np.zeros((256, 8), np.float32)}, path)
+
+
+def spoil_text(path: Path) -> None:
+    path.write_text("not a checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_length, "is not a checkpoint, or it is truncated"),
+        (spoil_text, "is not a checkpoint, or it is truncated"),
+        (spoil_kind, "was not written as"),
+        (Path.unlink, "there is no checkpoint"),
+    ],
+)
+def test_a_checkpoint_that_is_none_is_refused_and_nothing_is_touched(
+    trained: Train, capsys: pytest.CaptureFixture[str], spoil: Any, message: str
+) -> None:
+    path = Path(trained("--steps", "2", "--name", "good")["checkpoint"])
+    spoil(path)
+    before = {p: p.read_bytes() for p in path.parent.iterdir()}
+    assert main(["train", str(TINY), "--resume", str(path), "--steps", "4"]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert {p: p.read_bytes() for p in path.parent.iterdir()} == before
+
+
+def test_a_checkpoint_of_another_program_is_refused_with_all_that_differs(
+    trained: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trained("--steps", "2", "--name", "small")["checkpoint"]
+    assert main(["train", str(TINY), "--data", "corpus.txt", "--resume", path, "--steps", "4",
+                 "--set", "dim=4"]) == 1
+    error = capsys.readouterr().err
+    assert "table is float32[256, 8], the program has f32[256, 4]" in error
+    assert "optimizer.table.m is float32[256, 8], the program has f32[256, 4]" in error
+
+
+def test_an_interrupted_run_is_saved_and_goes_on_bit_for_bit(
+    trained: Train, workplace: Path, corpus: Path
+) -> None:
+    whole = trained("--name", "whole", "--steps", "3000")
+    command = [sys.executable, "-m", "anabranch", "train", str(TINY), "--data", str(corpus),
+               "--steps", "3000", "--name", "cut", "--checkpoint-every", "10"]
+    process = subprocess.Popen(command, cwd=workplace, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                               stderr=subprocess.PIPE, text=True)
+    saved = Path("runs/cut/checkpoint.safetensors")
+    while process.poll() is None and not saved.exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "--resume runs/cut/checkpoint.safetensors" in error
+    rest = trained("--resume", str(saved))
+    assert rest["steps"] == 3000
+    assert curve(rest) == curve(whole)
+    assert same_states(whole["checkpoint"], rest["checkpoint"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "--steps is at least 1"),
+        (["--set", "dmi=4"], "did you mean 'dim'?"),
+        (["--mesh", "data=two"], "'data=two' is not an axis of a mesh"),
+        (["--data", "nowhere.txt"], "nowhere.txt is neither a file nor a folder"),
+        (["--model", "Tinny"], "did you mean 'Tiny'?"),
+    ],
+)
+def test_a_wrong_argument_is_a_clear_message(
+    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["train", str(TINY), *arguments]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "fault of Anabranch" not in error
+
+
+def test_the_seconds_of_each_pass_are_printed(
+    workplace: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", str(TINY), "--data", str(corpus), "--steps", "1", "--time-passes"]
+    assert main(command) == 0
+    printed = [line.split()[-1] for line in capsys.readouterr().err.splitlines() if " s  " in line]
+    assert {"differentiate", "plan", "localise", "fuse", "schedule", "all"} <= set(printed)
