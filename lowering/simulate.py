@@ -10,10 +10,11 @@ Linear in firings times the degree of an actor.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from anabranch.ir.plan import Actor, Program, Register
+from anabranch.ir.plan import Actor, Edge, Program, Register
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,68 +35,69 @@ class Stuck(Exception):
         super().__init__(f"{len(waiting)} actors wait for each other")
 
 
-@dataclass(slots=True)
 class _Game:
-    program: Program
-    steps: int
-    launch_seconds: float
-    begun: list[int] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)
-    busy: dict[int, bool] = field(default_factory=dict)
-    reads: list[list[tuple[Register, int]]] = field(default_factory=list)
-    writes: list[list[Register]] = field(default_factory=list)
-    parts: dict[int, list[Actor]] = field(default_factory=dict)
+    """Tokens, and which actors may fire next. A firing is *ready* when its tokens, slots and edges
+    allow it (all parts of a transfer together); once ready it stays so until it begins."""
 
-    def __post_init__(self) -> None:
-        count = len(self.program.actors)
+    def __init__(self, program: Program, steps: int) -> None:
+        count = len(program.actors)
+        self.program, self.steps = program, steps
         self.begun, self.done = [0] * count, [0] * count
-        self.reads = [[] for _ in range(count)]
-        self.writes = [[] for _ in range(count)]
-        self.busy = {s.id: False for s in self.program.streams}
+        self.fired = [0] * len(program.streams)
+        self.idle = [True] * len(program.streams)
+        self.reads: list[list[tuple[Register, int]]] = [[] for _ in range(count)]
+        self.writes: list[list[Register]] = [[] for _ in range(count)]
+        self.edges_to: list[list[Edge]] = [[] for _ in range(count)]
+        self.edges_from: list[list[Edge]] = [[] for _ in range(count)]
+        self.parts: dict[int, tuple[Actor, ...]] = {}
+        self.waiting: list[list[tuple[int, int]]] = [[] for _ in program.streams]  # ready, sorted
+        self.queued = [False] * count
+        self._index()
+
+    def _index(self) -> None:
         for register in self.program.registers:
             if register.producer >= 0:
                 self.writes[register.producer].append(register)
             for use in register.uses:
                 self.reads[use.actor].append((register, use.hold))
+        for edge in self.program.edges:
+            self.edges_to[edge.dst].append(edge)
+            self.edges_from[edge.src].append(edge)
         for actor in self.program.actors:
             if actor.transfer is not None:
-                self.parts.setdefault(actor.transfer.match, []).append(actor)
+                match = actor.transfer.match
+                self.parts[match] = (*self.parts.get(match, ()), actor)
 
-    def joint(self, actor: Actor) -> list[Actor]:
+    def joint(self, actor: Actor) -> tuple[Actor, ...]:
         """All parts that fire together with this actor."""
-        return [actor] if actor.transfer is None else self.parts[actor.transfer.match]
+        return (actor,) if actor.transfer is None else self.parts[actor.transfer.match]
 
-    def start(self, candidates: set[int]) -> Iterator[list[Actor]]:
-        """Begin every candidate that may fire, most urgent first; the parts of each."""
-        actors = [self.program.actors[i] for i in candidates]
-        for actor in sorted(actors, key=lambda a: (a.priority, a.id)):
-            parts = self.joint(actor)
-            if all(self.may_fire(part) for part in parts):
-                for part in parts:
-                    self.begun[part.id] += 1
-                    self.busy[part.stream] = True
-                yield parts
+    # ---- readiness -----------------------------------------------------------------------------
 
-    def finish(self, ids: tuple[int, ...]) -> set[int]:
-        """End the firings of these actors; who may have become able to fire."""
-        for i in ids:
-            self.done[i] += 1
-            self.busy[self.program.actors[i].stream] = False
-        return {a for i in ids for a in self.affected(self.program.actors[i])}
+    def enqueue(self, actors: Iterable[int]) -> set[int]:
+        """Queue those that have become ready; the streams whose queues have grown."""
+        grown: set[int] = set()
+        for i in actors:
+            parts = self.joint(self.program.actors[i])
+            if self.queued[i] or not all(map(self._ready, parts)):
+                continue
+            for part in parts:
+                self.queued[part.id] = True
+                insort(self.waiting[part.stream], (part.priority, part.id))
+                grown.add(part.stream)
+        return grown
 
-    def may_fire(self, actor: Actor) -> bool:
+    def _ready(self, actor: Actor) -> bool:
         n = self.begun[actor.id]
-        if n >= self.steps * actor.fires or n != self.done[actor.id]:
-            return False
         return (
-            not self.busy[actor.stream]
-            and self._is_next(actor, n)
-            and all(self.published(r) > n // hold for r, hold in self.reads[actor.id])
+            n < self.steps * actor.fires
+            and n == self.done[actor.id]
+            and all(self._published(r) > n // hold for r, hold in self.reads[actor.id])
             and all(self._has_slot(r, n) for r in self.writes[actor.id] if n % r.hold == 0)
-            and self._edges_allow(actor, n)
+            and all(self._allows(edge, actor, n) for edge in self.edges_to[actor.id])
         )
 
-    def published(self, register: Register) -> int:
+    def _published(self, register: Register) -> int:
         if register.producer < 0:
             return 1 << 60
         return register.initial + self.done[register.producer] // register.hold
@@ -107,60 +109,80 @@ class _Game:
             for use in register.uses if not use.donate
         )
 
-    def _is_next(self, actor: Actor, n: int) -> bool:
+    def _allows(self, edge: Edge, actor: Actor, n: int) -> bool:
+        step, k = divmod(n, actor.fires)
+        if edge.j != k or step < edge.dist:
+            return True
+        fires = self.program.actors[edge.src].fires
+        return self.done[edge.src] > (step - edge.dist) * fires + edge.i
+
+    # ---- firing --------------------------------------------------------------------------------
+
+    def start(self, streams: Iterable[int]) -> Iterator[tuple[Actor, ...]]:
+        """Begin what the idle ones of these streams may begin, most urgent first."""
+        for stream in sorted(streams):
+            for _, i in list(self.waiting[stream]) if self.idle[stream] else ():
+                parts = self.joint(self.program.actors[i])
+                if all(self.idle[p.stream] and self._is_next(p) for p in parts):
+                    self._begin(parts)
+                    yield parts
+                    break
+
+    def _is_next(self, actor: Actor) -> bool:
         sequence = self.program.streams[actor.stream].sequence
         if not sequence:
             return True
-        fired = sum(self.begun[a] for a in {a for a, _ in sequence})
-        return sequence[fired % len(sequence)] == (actor.id, n % actor.fires)
+        return sequence[self.fired[actor.stream] % len(sequence)] == (
+            actor.id, self.begun[actor.id] % actor.fires)
 
-    def _edges_allow(self, actor: Actor, n: int) -> bool:
-        step, k = divmod(n, actor.fires)
-        for edge in self.program.edges:
-            if edge.dst == actor.id and edge.j == k and step >= edge.dist:
-                source = self.program.actors[edge.src]
-                if self.done[edge.src] <= (step - edge.dist) * source.fires + edge.i:
-                    return False
-        return True
+    def _begin(self, parts: tuple[Actor, ...]) -> None:
+        for part in parts:
+            self.begun[part.id] += 1
+            self.fired[part.stream] += 1
+            self.idle[part.stream] = False
+            self.queued[part.id] = False
+            self.waiting[part.stream].remove((part.priority, part.id))
 
-    def seconds(self, actor: Actor) -> float:
-        return max(p.seconds for p in self.joint(actor)) + self.launch_seconds
+    def finish(self, ids: tuple[int, ...]) -> set[int]:
+        """End the firings of these actors; the streams on which something may begin now."""
+        actors = [self.program.actors[i] for i in ids]
+        for actor in actors:
+            self.done[actor.id] += 1
+            self.idle[actor.stream] = True
+        grown = self.enqueue(sorted({i for actor in actors for i in self._affected(actor)}))
+        return grown | {actor.stream for actor in actors}
 
-    def affected(self, actor: Actor) -> Iterator[int]:
-        """Actors whose condition may have become true when this one ended."""
+    def _affected(self, actor: Actor) -> Iterator[int]:
+        """Actors whose next firing may have become ready when this one ended."""
         yield actor.id
         for register in self.writes[actor.id]:
             yield from (use.actor for use in register.uses)
         yield from (r.producer for r, _ in self.reads[actor.id] if r.producer >= 0)
-        yield from (e.dst for e in self.program.edges if e.src == actor.id)
+        yield from (edge.dst for edge in self.edges_from[actor.id])
 
 
 def simulate(program: Program, steps: int = 1, launch_seconds: float = 1e-5) -> list[Firing]:
     """The firings of `steps` steps in order of their beginning. Raises `Stuck` on a deadlock."""
-    game = _Game(program, steps, launch_seconds)
-    on_stream: dict[int, list[int]] = {}
-    for actor in program.actors:
-        on_stream.setdefault(actor.stream, []).append(actor.id)
+    game = _Game(program, steps)
     firings: list[Firing] = []
     running: list[tuple[float, int, tuple[int, ...]]] = []
-    now, candidates = 0.0, set(range(len(program.actors)))
+    now, streams = 0.0, game.enqueue(range(len(program.actors)))
     while True:
-        for parts in game.start(candidates):
-            end = now + game.seconds(parts[0])
+        for parts in game.start(streams):
+            end = now + max(a.seconds for a in parts) + launch_seconds
             firings += [Firing(a.id, game.begun[a.id] - 1, now, end) for a in parts]
             heapq.heappush(running, (end, len(firings), tuple(a.id for a in parts)))
         if not running:
             break
         now, _, finished = heapq.heappop(running)
-        candidates = game.finish(finished)
-        candidates.update(a for i in finished for a in on_stream[program.actors[i].stream])
+        streams = game.finish(finished)
     waiting = [a for a in program.actors if game.done[a.id] < steps * a.fires]
     if waiting:
         raise Stuck(waiting)
     return firings
 
 
-def step_seconds(program: Program, steps: int = 4) -> float:
+def step_seconds(program: Program, steps: int = 2) -> float:
     """Predicted seconds of a step in the steady state: the pipeline filled, then `steps` more."""
     firings = simulate(program, steps + 1)
     ends = [f.end for f in firings]
