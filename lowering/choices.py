@@ -8,6 +8,9 @@ stage of the reader or on another one). A copy is paid for once, however many re
 Repeated layers choose together. Ops of `blocks.0.mlp` and `blocks.1.mlp` that have the same path
 but for the numbers, structure, stage and pins are one node, with their seconds added up: whatever
 it chooses is legal for all. Ops without such a path are nodes of their own.
+
+Terms of a maximum, a minimum or a product are considered only where a reduction makes them, not
+where a whole value could be turned into them.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute, Pin, Return
 from anabranch.ir.sbp import Layout, Sbp, broadcast_on, local_box
-from anabranch.ir.types import TensorType, category, itemsize
+from anabranch.ir.types import TensorType, itemsize
 from anabranch.lowering.cost import fires, part_seconds, step_prices
 from anabranch.lowering.machine import Machine
 from anabranch.lowering.micro_axis import MicroPlan, plan_micro
@@ -36,6 +39,7 @@ from anabranch.lowering.signatures import Option, split_options, structure
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
+NO_TERMS = {""}
 Priced = dict[Option, float]  # what a node may choose, with seconds
 
 MEMORY_PRICE = 1e-15  # seconds a byte held on a rank is worth, where time does not decide
@@ -50,7 +54,7 @@ class Node:
     seconds: Matrix
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Flow:
     """Values that one node makes and the same nodes read, `count` of them. `prices[row, copy]` is
     for all of them; `made` gives the row of each choice of the producer, `wanted` the copy of each
@@ -116,6 +120,7 @@ class _Builder:
         self.stages = {a.value: a.stage for a in function.arguments}
         self.everywhere = {a.value for a in function.arguments if a.role in ("step", "seed")}
         self.keys: dict[Hashable, int] = {}
+        self.terms: dict[Value, set[str]] = {}
         self.tie = Ties(function)
 
     def build(self) -> Choices:
@@ -144,6 +149,10 @@ class _Builder:
         if number == len(self.found.nodes):
             found = priced()
             self.found.nodes.append(Node([], tuple(found), np.array(list(found.values()))))
+        elif isinstance(member, Op) and member.results:
+            first = self.found.nodes[number].members[0]
+            assert isinstance(first, Op), "ops and arguments do not choose together"
+            self.terms[member.result] = self.terms[first.result]
         self.found.nodes[number].members.append(member)
         self.found.node_of[member] = number
 
@@ -166,12 +175,12 @@ class _Builder:
 
     def _allowed(
         self, type: TensorType, demands: list[Demand], times: Sequence[Sbp],
-        partials: Sequence[str] = (),
+        partials: Iterable[str] = (),
     ) -> list[Layout]:
         """The layouts that meet all demands; without any, those that leave no rank empty."""
         def meeting(demands: Sequence[Demand]) -> list[Layout]:
             thin = frozenset(s.dim for d in demands for s in d.layout.sbps() if s.kind == "S")
-            every = layouts_of(type, self.mesh, partials, times, thin)
+            every = layouts_of(type, self.mesh, sorted(partials), times, thin)
             return [layout for layout in every if all(d.allows(layout) for d in demands)
                     and _is_filled(type, layout, self.mesh, demands)]
 
@@ -182,9 +191,14 @@ class _Builder:
 
     def _compute(self, op: Compute) -> Priced:
         entries = self.found.micro.ops.get(op)
-        options = split_options(op, self.mesh, small=self.small, in_time=entries)
-        return {
-            option: self._seconds(op, option, splits) for option, splits in options.items()}
+        options = {
+            option: self._seconds(op, option, splits)
+            for option, splits in split_options(
+                op, self.mesh, small=self.small, in_time=entries).items()
+            if all(layout.partial in self.terms.get(value, NO_TERMS)
+                   for value, layout in zip(op.operands, option[0], strict=True))}
+        self.terms[op.result] = {result.partial for _, result in options} | NO_TERMS
+        return options
 
     def _seconds(self, op: Compute, option: Option, splits: tuple[str, ...]) -> float:
         """Seconds of an op in a step."""
@@ -195,8 +209,9 @@ class _Builder:
     def _pin(self, op: Pin) -> Priced:
         """The same value in a layout that the pin allows: made so, or boxed."""
         demand, type = self.pins.ops[op], op.result.type
-        kinds = (demand.layout.partial or "sum",) if category(type.dtype) != "bool" else ()
-        layouts = self._allowed(type, [demand], self.found.micro.of(op.result), kinds)
+        kinds = self.terms.get(op.operands[0], NO_TERMS) | {demand.layout.partial}
+        layouts = self._allowed(type, [demand], self.found.micro.of(op.result), kinds - NO_TERMS)
+        self.terms[op.result] = {layout.partial for layout in layouts}
         return {((layout,), layout): 0.0 for layout in layouts}
 
     def _memory(self, type: TensorType, layout: Layout) -> float:
@@ -316,9 +331,9 @@ class Ties:
 
 
 def layer_of(path: str) -> str:
-    """A path up to its first number: `blocks.3` of `blocks.3.attn.proj`."""
+    """The outermost numbered part of a path: `blocks.3` of `optimizer.blocks.3.attn.proj`."""
     number = Ties.NUMBER.search(path)
-    return path[: number.end()] if number else path
+    return ".".join(path[: number.end()].split(".")[-2:]) if number else path
 
 
 def _pins_by_layer(function: Function) -> Mapping[str, frozenset[tuple[str, Layout]]]:

@@ -16,7 +16,6 @@ depends on its text only, far below any price but far above what the solver take
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ import numpy as np
 
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.lowering.choices import Choices, Flow
-from anabranch.lowering.eliminate import eliminate
+from anabranch.lowering.eliminate import Classes, Rest, eliminate
 from anabranch.lowering.prices import Matrix
 
 MICROSECOND = 1e-6
@@ -62,7 +61,7 @@ def solve(choices: Choices, limit: float = 20.0) -> Solution:
     chosen = [0] * len(noisy)
     gap = 0.0
     if rest.seconds:
-        program = _Program(rest.seconds, rest.flows)
+        program = _Program(rest)
         found, gap = program.solve(limit)
         for node, choice in found.items():
             chosen[node] = choice
@@ -79,18 +78,20 @@ def _noise(number: int, count: int) -> Matrix:
 class _Program:
     """The rows and columns of the program."""
 
-    def __init__(self, seconds: dict[int, Matrix], flows: Sequence[Flow]) -> None:
+    def __init__(self, rest: Rest) -> None:
         self.costs: list[Matrix] = []
         self.columns = 0
         self.rows = 0
         self.entries: list[tuple[Index, Index, Matrix]] = []
         self.lower: list[Matrix] = []
         self.upper: list[Matrix] = []
-        self.first = {node: self._choice(costs) for node, costs in seconds.items()}
-        self.sizes = {node: len(costs) for node, costs in seconds.items()}
+        self.first = {node: self._choice(costs) for node, costs in rest.seconds.items()}
+        self.sizes = {node: len(costs) for node, costs in rest.seconds.items()}
         self.whole = self.columns
-        for flow in flows:
+        for flow in rest.flows:
             self._flow(flow)
+        for table in rest.tables:
+            self._table(table)
 
     def _add_columns(self, costs: Matrix) -> int:
         start, self.columns = self.columns, self.columns + costs.size
@@ -115,20 +116,29 @@ class _Program:
         return start
 
     def _flow(self, flow: Flow) -> None:
-        rows, copies = flow.prices.shape
         alone = len(flow.readers) == 1
         if not alone:
-            priced = np.argwhere(flow.prices > 0)
-            z = self._add_columns(flow.prices[tuple(priced.T)])
+            z = np.full(flow.prices.shape, -1)
+            z[flow.prices > 0] = 0
+            z[z == 0] = np.arange((z == 0).sum()) + self._add_columns(flow.prices[z == 0])
         for node, wanted in flow.readers:
-            costs = flow.prices if alone else np.zeros((rows, copies))
-            y = self._add_columns(costs) + np.arange(rows * copies).reshape(rows, copies)
+            copies, places = np.unique(wanted, return_inverse=True)
+            prices = flow.prices[:, copies]
+            start = self._add_columns(prices if alone else np.zeros(prices.shape))
+            y = start + np.arange(prices.size).reshape(prices.shape)
             self._agree(y, flow.producer, flow.made)
-            self._agree(y.T, node, wanted)
+            self._agree(y.T, node, places)
             if not alone:
-                paid = self._add_rows(len(priced), 0.0, np.inf) + np.arange(len(priced))
-                self._add(paid, z + np.arange(len(priced)), 1.0)
-                self._add(paid, y[tuple(priced.T)], -1.0)
+                paid = z[:, copies] >= 0
+                rows = self._add_rows(int(paid.sum()), 0.0, np.inf) + np.arange(paid.sum())
+                self._add(rows, z[:, copies][paid], 1.0)
+                self._add(rows, y[paid], -1.0)
+
+    def _table(self, table: Classes) -> None:
+        start = self._add_columns(table.seconds)
+        y = start + np.arange(table.seconds.size).reshape(table.seconds.shape)
+        for axis, (node, classes) in enumerate(zip(table.nodes, table.of, strict=True)):
+            self._agree(np.moveaxis(y, axis, 0).reshape(y.shape[axis], -1), node, classes)
 
     def _agree(self, y: Index, node: int, places: Index) -> None:
         """What flows through each row is whether the node has chosen it."""
@@ -146,7 +156,6 @@ class _Program:
         solver = _Highs()
         for name, value in OPTIONS.items():
             solver.setOptionValue(name, value)
-        solver.setOptionValue("time_limit", limit)
         model = self._model()
         values = self._run(solver, model)
         if np.all(np.abs(values - np.round(values)) < WHOLE):
@@ -154,6 +163,7 @@ class _Program:
         continuous = self.columns - self.whole
         model.integrality_ = ([HighsVarType.kInteger] * self.whole
                               + [HighsVarType.kContinuous] * continuous)
+        solver.setOptionValue("time_limit", limit)
         values = self._run(solver, model)
         info = solver.getInfo()
         return self._chosen(values), max(0.0, info.objective_function_value - info.mip_dual_bound)
