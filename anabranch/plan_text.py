@@ -111,10 +111,10 @@ def _program(plan: p.Plan, program: p.Program) -> str:
 
 def _actors(plan: p.Plan, program: p.Program, rank: int) -> str:
     rows = [
-        [a.id, a.kind, a.stream, a.fires, len(a.launches), duration(a.seconds), a.name,
-         _does(plan, a), str(plan.locs[a.loc])]
+        [a.id, a.kind, a.stream, a.fires, len(a.launches), duration(a.seconds), a.name or "-",
+         str(plan.locs[a.loc]), _does(plan, a)]
         for a in program.actors if a.rank == rank]
-    heads = ["id", "kind", "stream", "fires", "launches", "predicted", "makes", "by", "from"]
+    heads = ["id", "kind", "stream", "fires", "launches", "predicted", "makes", "from", "by"]
     return table(f"actors of {program.name} on rank {rank}", heads, rows)
 
 
@@ -133,12 +133,16 @@ def _does(plan: p.Plan, actor: p.Actor) -> str:
 
 def _registers(plan: p.Plan, program: p.Program, rank: int) -> str:
     rows = [
-        [r.id, r.kind, plan.values[r.value].name if r.value >= 0 else "", _typed(plan, r),
+        [r.id, r.kind, _name(plan, r), _typed(plan, r),
          _shape(r.local), r.slots, count(r.nbytes), " ".join(map(str, r.offsets)) or "-",
          "-" if r.producer < 0 else str(r.producer), _readers(r)]
         for r in program.registers if r.rank == rank]
     heads = ["id", "kind", "value", "type", "local", "slots", "bytes", "at", "made by", "read by"]
     return table(f"registers of {program.name} on rank {rank}", heads, rows)
+
+
+def _name(plan: p.Plan, register: p.Register) -> str:
+    return plan.values[register.value].name or "-" if register.value >= 0 else "-"
 
 
 def _typed(plan: p.Plan, register: p.Register) -> str:
@@ -156,8 +160,9 @@ def _readers(register: p.Register) -> str:
 
 
 def _streams(program: p.Program, rank: int) -> str:
+    busy = {a.stream for a in program.actors}
     rows = [[s.id, s.kind, s.device, count(s.nbytes), _sequence(s)]
-            for s in program.streams if s.rank == rank]
+            for s in program.streams if s.rank == rank and s.id in busy]
     heads = ["id", "kind", "device", "scratch", "sequence"]
     return table(f"streams of {program.name} on rank {rank}", heads, rows)
 
