@@ -13,7 +13,9 @@ from anabranch.codegen.c import kernel_text
 from anabranch.codegen.kernel import Ref
 from anabranch.codegen.library import library_launch
 from anabranch.codegen.scope import Piece
-from anabranch.codegen.tile import Tiled, clauses_of, inputs_of, tile
+from anabranch.codegen.target import Printed, Target
+from anabranch.codegen.tile import Options, Tiled, clauses_of, inputs_of, tile
+from anabranch.codegen.triton import print_piece, wishes
 from anabranch.codegen.verify import verify
 from anabranch.ir.core import Op, Value
 from anabranch.ir.expr import Const
@@ -21,15 +23,28 @@ from anabranch.ir.launch import IntArg, LaunchSpec, Pointer
 from anabranch.ir.scalar import flops
 from anabranch.ir.space import Clause
 
+
+def print_c(piece: Piece) -> Printed:
+    """A piece in C, in tiles for the threads of a processor."""
+    sizes = blocks(piece)
+    return Printed(kernel_text(piece.kernel), sizes, tile_count(piece, sizes), piece.local_bytes)
+
+
+TARGETS = {
+    "c": Target(print_c, lambda clauses: Options(), library=True),
+    "triton": Target(print_piece, wishes, library=False),
+}
+"""What kernels can be printed for."""
+
 _known: dict[object, tuple[LaunchSpec, ...]] = {}
 
 
-def launches(op: Op) -> tuple[LaunchSpec, ...]:
+def launches(op: Op, target: str = "c") -> tuple[LaunchSpec, ...]:
     """The kernel calls that run a compute or a fused op, in order."""
     clauses, outputs = clauses_of(op)
-    key = structure(clauses, inputs_of(op), outputs)
+    key = target, structure(clauses, inputs_of(op), outputs)
     if key not in _known:
-        _known[key] = _launches(op, clauses, outputs)
+        _known[key] = emit(op, TARGETS[target])
     return _known[key]
 
 
@@ -47,14 +62,14 @@ def structure(
     return tuple(v.type.text for v in inputs), lines, tuple(number[v] for v in outputs)
 
 
-def _launches(
-    op: Op, clauses: Sequence[Clause], outputs: Sequence[Value]
-) -> tuple[LaunchSpec, ...]:
-    if len(clauses) == 1:
+def emit(op: Op, target: Target) -> tuple[LaunchSpec, ...]:
+    """The kernel calls of an op, made anew."""
+    clauses, outputs = clauses_of(op)
+    if len(clauses) == 1 and target.library:
         call = library_launch(clauses[0])
         if call is not None:
             return (call,)
-    tiled = tile(op)
+    tiled = tile(op, target.options(clauses))
     places, total = _scratch_places(tiled)
     pointers = {v: Pointer("operand", i) for i, v in reversed(list(enumerate(inputs_of(op))))}
     pointers |= {v: Pointer("result", i) for i, v in enumerate(outputs)} | places
@@ -63,13 +78,14 @@ def _launches(
     specs = []
     for k, piece in enumerate(tiled.pieces):
         verify(piece.kernel, piece.numbers(), elements_of(piece))
-        sizes = blocks(piece)
+        printed = target.print(piece)
+        status = (Pointer("status", 0),) if printed.status else ()
         first = k == 0
         specs.append(LaunchSpec(
-            kernel_text(piece.kernel), tuple(pointers[v] for v in piece.pointers),
-            (*piece.ints, *map(IntArg, sizes)), (), tile_count(piece, sizes),
+            printed.text, (*(pointers[v] for v in piece.pointers), *status),
+            (*piece.ints, *map(IntArg, printed.sizes)), (), printed.tiles,
             scratch=total, flops=work if first else 0, bytes=nbytes if first else 0,
-            tile_scratch=piece.local_bytes))
+            tile_scratch=printed.tile_scratch))
     return tuple(specs)
 
 

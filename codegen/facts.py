@@ -1,30 +1,26 @@
 """What is known of the numbers of a kernel, given its integer arguments.
 
 `fits_in_i32` says whether every index, extent and number that a kernel computes from its axes fits
-in 32 bits. `race` says why two points of the grid might store to one place, or nothing: the places
-of a tensor must be a mixed-radix number in which every axis of the grid is a digit.
+in 32 bits; `all_extents` adds the extents of loops to those of the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from anabranch.codegen.build import Piece
 from anabranch.codegen.kernel import (
-    Combine,
     Kernel,
     Let,
     Loop,
     Ref,
-    Store,
     dtype_of,
     expressions,
     statements,
 )
+from anabranch.codegen.scope import Piece
 from anabranch.ir.expr import Call, Const, Expr, Var, integer, transform, variables, walk
-from anabranch.ir.index import conjuncts, interval
-from anabranch.ir.linear import linear
+from anabranch.ir.index import interval
 
 MICRO = 1 << 16  # micro-batches that an argument which counts them is thought to see at most
 
@@ -87,6 +83,11 @@ def facts(piece: Piece, micro: int = 0) -> Facts:
     return Facts(piece.kernel, numbers, extents)
 
 
+def all_extents(piece: Piece) -> dict[str, int]:
+    """The extents of grid axes and, as far as they are known, of loops."""
+    return {**facts(piece).extents, **piece.extents}
+
+
 def fits_in_i32(piece: Piece) -> bool:
     """Whether 32 bits are enough for what is computed from axes and integer arguments."""
     steps = any(a.step for a in piece.ints)
@@ -109,56 +110,3 @@ def _is_index(node: Call) -> bool:
         return False
     leaves = [n for n in walk(node) if isinstance(n, (Const, Ref)) and not isinstance(n, Var)]
     return all(dtype_of(n) == "i64" for n in leaves) and bool(variables(node))
-
-
-# --- races -----------------------------------------------------------------------------------
-
-
-def race(piece: Piece) -> str:
-    """Why two points of the grid might store to one place; empty if they cannot."""
-    known = facts(piece)
-    axes = [a.name for a in piece.kernel.grid if piece.extents[a.name] > 1]
-    seen: dict[str, dict[str, int]] = {}
-    for s in _stores(piece.kernel):
-        if piece.kernel.tensor(s.tensor).role == "local":
-            continue
-        form = linear(known.resolve(s.index))
-        digits = {**form.terms, **{str(atom): factor for factor, atom in form.atoms}}
-        strides = {a: digits.get(a, 0) for a in axes}
-        if seen.setdefault(s.tensor, strides) != strides:
-            return f"two stores to {s.tensor} are laid out differently"
-        why = _collision(digits, axes, {**known.extents, **_limits(known, s.mask)})
-        if why:
-            return f"{s.tensor}: {why}"
-    return ""
-
-
-def _collision(digits: Mapping[str, int], axes: list[str], extents: Mapping[str, int]) -> str:
-    """Why a sum of strides times digits is not a mixed-radix number with every axis in it."""
-    below = 0  # the greatest value of the digits so far
-    for name, stride in sorted(digits.items(), key=lambda item: abs(item[1])):
-        if extents.get(name) == 1:
-            continue
-        if abs(stride) <= below:
-            return f"the places of {name} overlap with those of others"
-        if name not in extents and abs(stride) != max(map(abs, digits.values())):
-            return f"{name} has no bound"
-        below += abs(stride) * (extents.get(name, 1) - 1)
-    missing = [a for a in axes if not digits.get(a)]
-    return f"the place does not depend on {missing[0]}" if missing else ""
-
-
-def _limits(known: Facts, mask: Expr | None) -> dict[str, int]:
-    """Bounds that a mask gives: `v < n`."""
-    found: dict[str, int] = {}
-    for term in conjuncts(None if mask is None else known.resolve(mask)):
-        match term:
-            case Call("lt", (Var(name), Const(value))):
-                found[name] = int(value)
-    return found
-
-
-def _stores(kernel: Kernel) -> Iterator[Store | Combine]:
-    for s in statements(kernel.body):
-        if isinstance(s, (Store, Combine)):
-            yield s

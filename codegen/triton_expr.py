@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -91,7 +92,7 @@ def _evaluated(fn: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
         return None
     values = [NUMPY[a.dtype](a.value) for a in args if isinstance(a, Const)]
     with np.errstate(all="ignore"):
-        result = np.asarray(PRIMITIVES[fn].evaluate(*values)).astype(NUMPY[computed(dtype)])
+        result: Any = np.asarray(PRIMITIVES[fn].evaluate(*values)).astype(NUMPY[computed(dtype)])
     return Const(result.item(), dtype)
 
 

@@ -28,6 +28,7 @@ from anabranch.codegen.kernel import (
 )
 
 POINTS = 1024  # elements of a block of pointwise work, or of rows
+WHOLE = 4096  # lanes of loops that a block may have: rows up to this are loaded once
 COLUMNS = 256  # elements of a block with serial loops inside
 SIDE = 64  # of a block of a matrix product
 DEPTH = 32  # and its step along the reduced axis
@@ -71,7 +72,7 @@ def _plain_grid(kernel: Kernel) -> Grid:
     lanes = tuple(a.name for a in kernel.grid if a.lanes)
     points = tuple(a.name for a in kernel.grid if a.name in bounds)
     rows = tuple(a.name for a in kernel.grid if a.name not in (*points, *lanes))
-    dimensions = (Dimension("ROWS", rows),) if rows else ()
+    dimensions: tuple[Dimension, ...] = (Dimension("ROWS", rows),) if rows else ()
     if lanes or any(loop.lanes for loop in loops):
         dimensions += (Dimension("LANES", lanes),)
     return Grid(points, dimensions)
@@ -119,13 +120,22 @@ def block_sizes(kernel: Kernel, grid: Grid, extents: Mapping[str, int],
         sides = [max(LEAST, min(SIDE, _power(_length(d, extents)))) for d in grid.dimensions]
         return (*sides, max(LEAST, min(DEPTH, _power(_reach(kernel, extents)))))
     serial = any(isinstance(s, Loop) and not s.lanes for s in statements(kernel.body))
-    room, found = (COLUMNS if serial else POINTS), []
+    room, found = (COLUMNS if serial else POINTS), list[int]()
     for d in reversed(grid.dimensions):
         length = _length(d, extents) if d.axes else _reach(kernel, extents)
-        found.append(min(_power(length), room))
+        found.append(min(_power(length), room if d.axes else WHOLE))
         room = max(1, room // found[-1])
     found.reverse()
     return _grown(grid, found, extents, most) if most else tuple(found)
+
+
+def walks_once(kernel: Kernel, grid: Grid, sizes: Iterable[int],
+               extents: Mapping[str, int]) -> bool:
+    """Whether the lanes are those of loops, and one block of them is enough."""
+    last = grid.dimensions[-1] if grid.dimensions else None
+    if grid.product or last is None or last.axes:
+        return False
+    return tuple(sizes)[-1] >= _reach(kernel, extents)
 
 
 def _grown(grid: Grid, found: list[int], extents: Mapping[str, int], most: int) -> tuple[int, ...]:

@@ -29,8 +29,9 @@ class IntArg:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """`kind` is operand or result (with its number), or scratch (with a byte offset). `offset` is
-    in bytes, from where the operand or result begins."""
+    """`kind` is operand or result (with its number), scratch (with a byte offset), or status (where
+    a kernel of a device reports an index out of range). `offset` is in bytes, from where the
+    operand or result begins."""
 
     kind: str
     index: int

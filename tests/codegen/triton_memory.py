@@ -1,0 +1,134 @@
+"""Runs the Triton kernels of an op over torch memory: in the interpreter, or on a GPU.
+
+What a kernel writes outside of its buffers shows at their borders; an index out of range is in the
+status. Importing this imports triton, which decides there and then whether it interprets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anabranch.codegen.emit import launches
+from anabranch.ir.core import Op
+from anabranch.ir.launch import KernelText, LaunchSpec, Pointer
+
+Array = np.ndarray[Any, Any]
+Module = Any
+Launch = Callable[[Module, LaunchSpec, Sequence[Any]], None]
+
+TORCH = {
+    "bool": torch.bool, "u8": torch.uint8, "i8": torch.int8, "i16": torch.int16,
+    "i32": torch.int32, "i64": torch.int64, "f16": torch.float16, "bf16": torch.bfloat16,
+    "f32": torch.float32, "f64": torch.float64,
+}  # fmt: skip
+BORDER = 64  # elements on both sides of a buffer
+FILL = 7  # and what is there
+
+
+@dataclass
+class Outcome:
+    """The results, and the three words of the status."""
+
+    results: list[Array]
+    status: tuple[int, int, int]
+
+
+class Buffer:
+    """A tensor with borders."""
+
+    def __init__(self, shape: Sequence[int], dtype: str, device: str) -> None:
+        self.elements = int(np.prod(shape))
+        kind = TORCH[dtype]
+        self.whole = torch.full((self.elements + 2 * BORDER,), FILL, dtype=kind, device=device)
+        self.inside = self.whole[BORDER : BORDER + self.elements]
+
+    def untouched(self) -> bool:
+        first, last = self.whole[:BORDER], self.whole[BORDER + self.elements :]
+        fill = torch.full((1,), FILL, dtype=self.whole.dtype, device=self.whole.device)
+        return bool((first == fill).all() and (last == fill).all())
+
+
+def load(text: KernelText, folder: Path) -> Module:
+    """The file of a kernel as a module."""
+    path = folder / f"{text.symbol}.py"
+    path.write_text(text.source)
+    spec = importlib.util.spec_from_file_location(text.symbol, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def call(module: Module, spec: LaunchSpec, arguments: Sequence[Any]) -> None:
+    """One launch by triton's own means."""
+    getattr(module, spec.kernel.symbol)[(spec.tiles,)](*arguments)
+
+
+def run(op: Op, operands: Sequence[Array], specs: Sequence[LaunchSpec] | None = None, *,
+        micro: int = 0, device: str = "cpu", launch: Launch = call) -> Outcome:
+    """The results of an op; fails if anything outside of its buffers is written."""
+    specs = launches(op, "triton") if specs is None else specs
+    inputs = [_filled(x, v.type.dtype, device)
+              for x, v in zip(operands, op.operands, strict=True)]
+    outputs = [Buffer(v.type.shape, v.type.dtype, device) for v in op.results]
+    for b in outputs:  # whatever was there before must not matter
+        b.inside.fill_(1)
+    scratch = torch.full((max((s.scratch for s in specs), default=0) + 64,), 0xA5,
+                         dtype=torch.uint8, device=device)
+    status = torch.zeros(3, dtype=torch.int64, device=device)
+    with tempfile.TemporaryDirectory() as folder:
+        for spec in specs:
+            if spec.tiles:
+                module = load(spec.kernel, Path(folder))
+                pointers = _pointers(module, spec, inputs, outputs, scratch, status)
+                ints = [i.base + i.step * micro for i in spec.ints]
+                launch(module, spec, [*pointers, *ints])
+    assert all(b.untouched() for b in (*inputs, *outputs)), "something outside was written"
+    results = [_array(b.inside, v.type.shape) for b, v in zip(outputs, op.results, strict=True)]
+    return Outcome(results, tuple(int(x) for x in status.cpu()))
+
+
+def _filled(array: Array, dtype: str, device: str) -> Buffer:
+    buffer = Buffer(np.shape(array), dtype, device)
+    buffer.inside[...] = torch.from_numpy(np.array(array)).to(TORCH[dtype]).flatten()
+    return buffer
+
+
+def _array(tensor: torch.Tensor, shape: Sequence[int]) -> Array:
+    wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    return wide.cpu().numpy().reshape(shape)
+
+
+def _pointers(module: Module, spec: LaunchSpec, inputs: Sequence[Buffer],
+              outputs: Sequence[Buffer], scratch: torch.Tensor,
+              status: torch.Tensor) -> list[torch.Tensor]:
+    kinds = [t for t in module.SIGNATURE.values() if t.startswith("*")]
+    found = []
+    for pointer, kind in zip(spec.pointers, kinds, strict=True):
+        match pointer:
+            case Pointer("operand", index):
+                found.append(inputs[index].inside)
+            case Pointer("result", index):
+                found.append(outputs[index].inside)
+            case Pointer("status"):
+                found.append(status)
+            case Pointer(_, index):
+                found.append(_at(scratch, index, kind))
+    return found
+
+
+def _at(scratch: torch.Tensor, offset: int, kind: str) -> torch.Tensor:
+    names = {"*fp32": "f32", "*fp64": "f64", "*i64": "i64", "*i32": "i32", "*i1": "bool"}
+    dtype = TORCH[names[kind]]
+    size = torch.empty((), dtype=dtype).element_size()
+    whole = scratch[offset : len(scratch) - (len(scratch) - offset) % size]
+    return whole.view(dtype)
