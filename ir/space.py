@@ -13,10 +13,11 @@ only through their equality.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from anabranch.ir.core import Value
 from anabranch.ir.expr import Expr, Read, Var, reads, substitute, variables
@@ -36,6 +37,12 @@ class Clause:
     reduce: str = ""
     reduced: tuple[str, ...] = ()
     guard: Expr | None = None
+    reads: tuple[Read, ...] = field(init=False, compare=False, repr=False)
+    """All reads, those of the guard included."""
+
+    def __post_init__(self) -> None:
+        guard = [] if self.guard is None else reads(self.guard)
+        object.__setattr__(self, "reads", (*reads(self.body), *guard))
 
     @property
     def extents(self) -> dict[str, int]:
@@ -44,11 +51,6 @@ class Clause:
     @property
     def result_vars(self) -> tuple[str, ...]:
         return tuple(v for dim in self.dims for v in dim)
-
-    @property
-    def reads(self) -> list[Read]:
-        """All reads, those of the guard included."""
-        return reads(self.body) + ([] if self.guard is None else reads(self.guard))
 
     def replaced(self, values: Mapping[str, Expr]) -> Clause:
         """Body and guard with other expressions in place of variables."""
@@ -62,15 +64,17 @@ def clause(op: Compute) -> Clause:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
-    """`clauses` are the computes with axes as variables.
+class Outline:
+    """What is known of a space without rewriting the clauses, which may have had to be split.
 
-    `lanes` is the axis that most accesses walk with stride one. `waves[i]` counts the reductions,
-    one after another, that must have ended before clause i can run.
+    `axis_of` gives the axis of variable v of clause i. `lanes` is the axis that most accesses walk
+    with stride one. `waves[i]` counts the reductions, one after another, that must have ended
+    before clause i can run.
     """
 
-    extents: dict[str, int]
     clauses: tuple[Clause, ...]
+    axis_of: Mapping[Node, str]
+    extents: dict[str, int]
     parallel: tuple[str, ...]
     reduced: tuple[str, ...]
     lanes: str | None
@@ -83,11 +87,38 @@ class Space:
 
     def full(self, i: int) -> bool:
         """Whether clause i has an element for every point, not one per row."""
+        c = self.clauses[i]
+        return not c.reduce and set(self.reduced) <= {self.axis_of[i, v] for v in c.result_vars}
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """`clauses` are the computes with axes as variables; the rest is as in `Outline`."""
+
+    extents: dict[str, int]
+    clauses: tuple[Clause, ...]
+    parallel: tuple[str, ...]
+    reduced: tuple[str, ...]
+    lanes: str | None
+    waves: tuple[int, ...]
+
+    def full(self, i: int) -> bool:
+        """Whether clause i has an element for every point, not one per row."""
         return not self.clauses[i].reduce and set(self.reduced) <= set(self.clauses[i].result_vars)
 
 
 def unify(clauses: Sequence[Clause]) -> Space | None:
     """The space of the clauses, which are in an order in which they can run."""
+    found = outline(clauses)
+    if found is None:
+        return None
+    named = tuple(_renamed(c, {v: found.axis_of[i, v] for v, _ in c.ranges})
+                  for i, c in enumerate(found.clauses))
+    return Space(found.extents, named, found.parallel, found.reduced, found.lanes, found.waves)
+
+
+def outline(clauses: Sequence[Clause]) -> Outline | None:
+    """The space of the clauses, as far as it is needed to judge it."""
     homes = {c.result: i for i, c in enumerate(clauses)}
     split = _split(list(clauses), homes)
     if split is None:
@@ -96,7 +127,7 @@ def unify(clauses: Sequence[Clause]) -> Space | None:
     if not _tie_inner(split, homes, ties):
         return None
     _tie_shared(split, homes, ties)
-    return _space(split, homes, ties)
+    return _outlined(split, homes, ties)
 
 
 # --- ties: which variables are one axis ------------------------------------------------------
@@ -272,30 +303,33 @@ def _fresh(name: str, k: int) -> Iterator[str]:
 # --- the space -------------------------------------------------------------------------------
 
 
-def _space(clauses: list[Clause], homes: dict[Value, int], ties: _Ties) -> Space | None:
+def _outlined(
+    clauses: list[Clause], homes: dict[Value, int], ties: _Ties
+) -> Outline | None:
     axis_of = _axis_names(clauses, ties)
-    named = tuple(_renamed(c, {v: axis_of[ties.root((i, v))] for v, _ in c.ranges})
-                  for i, c in enumerate(clauses))
-    sets = _two_sets(named)
+    sets = _two_sets(clauses, axis_of)
     if sets is None:
         return None
     parallel, reduced = sets
-    extents = {a: n for c in named for a, n in c.ranges}
-    waves = _waves(named, homes)
-    lanes = _lanes(named, homes, parallel + reduced)
-    return Space(extents, named, parallel, reduced, lanes, waves)
+    extents = {axis_of[i, v]: n for i, c in enumerate(clauses) for v, n in c.ranges}
+    lanes = _lanes(clauses, axis_of, homes, parallel + reduced)
+    return Outline(tuple(clauses), axis_of, extents, parallel, reduced, lanes,
+                   _waves(clauses, homes))
 
 
 def _axis_names(clauses: list[Clause], ties: _Ties) -> dict[Node, str]:
-    found: dict[Node, str] = {}
+    """A name for every class of variables: that of its first, made unique."""
+    roots: dict[Node, str] = {}
+    taken: set[str] = set()
     for i, c in enumerate(clauses):
         for v, _ in c.ranges:
             root = ties.root((i, v))
-            if root not in found:
-                taken = set(found.values())
-                found[root] = v if v not in taken else next(
-                    n for n in (f"{v}{k}" for k in range(2, 999)) if n not in taken)
-    return found
+            if root not in roots:
+                name = v if v not in taken else next(
+                    n for n in (f"{v}{k}" for k in itertools.count(2)) if n not in taken)
+                roots[root] = name
+                taken.add(name)
+    return {(i, v): roots[ties.root((i, v))] for i, c in enumerate(clauses) for v, _ in c.ranges}
 
 
 def _renamed(c: Clause, axis_of: Mapping[str, str]) -> Clause:
@@ -306,22 +340,22 @@ def _renamed(c: Clause, axis_of: Mapping[str, str]) -> Clause:
         reduced=tuple(axis_of[v] for v in c.reduced))
 
 
-def _two_sets(clauses: Sequence[Clause]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+def _two_sets(
+    clauses: Sequence[Clause], axis_of: Mapping[Node, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The parallel and the reduced axes, each in the order of the widest result."""
-    order = list(dict.fromkeys(
-        v for c in sorted(clauses, key=lambda c: -len(c.result_vars))
-        for v in (*c.result_vars, *c.reduced)))
-    reduced_sets = {frozenset(c.reduced) for c in clauses if c.reduce}
+    results = [tuple(axis_of[i, v] for v in c.result_vars) for i, c in enumerate(clauses)]
+    reductions = [tuple(axis_of[i, v] for v in c.reduced) for i, c in enumerate(clauses)]
+    widest = sorted(range(len(clauses)), key=lambda i: -len(results[i]))
+    order = list(dict.fromkeys(v for i in widest for v in (*results[i], *reductions[i])))
+    reduced_sets = {frozenset(r) for r, c in zip(reductions, clauses, strict=True) if c.reduce}
     if len(reduced_sets) > 1:
         return None
-    if reduced_sets:
-        (reduced,) = reduced_sets
-    else:
-        least = min((frozenset(c.result_vars) for c in clauses), key=len)
-        reduced = frozenset(order) - least
+    least = min(map(frozenset, results), key=len)
+    reduced = next(iter(reduced_sets), frozenset(order) - least)
     parallel = frozenset(order) - reduced
-    for c in clauses:
-        axes = frozenset(c.result_vars)
+    for result, c in zip(results, clauses, strict=True):
+        axes = frozenset(result)
         if axes != parallel and (c.reduce or axes != parallel | reduced):
             return None
     return tuple(v for v in order if v in parallel), tuple(v for v in order if v in reduced)
@@ -336,14 +370,15 @@ def _waves(clauses: Sequence[Clause], homes: dict[Value, int]) -> tuple[int, ...
 
 
 def _lanes(
-    clauses: Sequence[Clause], homes: Mapping[Value, int], axes: tuple[str, ...]
+    clauses: Sequence[Clause], axis_of: Mapping[Node, str], homes: Mapping[Value, int],
+    axes: tuple[str, ...],
 ) -> str | None:
     """The axis that most accesses of full rank have last; final results count twice."""
     votes: Counter[tuple[int, str]] = Counter()
     inner = {v for c in clauses for v in c.operands}
-    for c in clauses:
+    for i, c in enumerate(clauses):
         if c.dims and c.dims[-1] and c.result not in inner:
-            votes[len(c.result_vars), c.dims[-1][-1]] += 2
+            votes[len(c.result_vars), axis_of[i, c.dims[-1][-1]]] += 2
         for read in c.reads:
             last = affine(read.subscripts[-1]) if read.subscripts else None
             if last is None or c.operands[read.operand] in homes:
@@ -351,7 +386,7 @@ def _lanes(
             used = {v for s in read.subscripts for v in variables(s)}
             for name, stride in last.terms:
                 if stride == 1:
-                    votes[len(used), name] += 1
+                    votes[len(used), axis_of[i, name]] += 1
     if not votes:
         return axes[-1] if axes else None
     widest = max(rank for rank, _ in votes)

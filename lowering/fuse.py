@@ -29,7 +29,7 @@ from anabranch.ir.core import Block, Function, Module, Op, Value
 from anabranch.ir.index import scatter_places
 from anabranch.ir.ops import Compute, Fused, Return, Transfer
 from anabranch.ir.rewrite import dce
-from anabranch.ir.space import Clause, Space, clause, unify
+from anabranch.ir.space import Clause, Outline, clause, outline
 from anabranch.lowering.chains import group as chains_of
 from anabranch.lowering.machine import CPU2, Machine
 from anabranch.lowering.views import read_through_views
@@ -158,12 +158,12 @@ class _Fusion:
         clauses = sorted(a.clauses + b.clauses, key=lambda c: self.position[_maker(c)])
         if len(clauses) > MOST_CLAUSES or _pointers(clauses) > MOST_TENSORS:
             return "the kernel would be too large"
-        space = unify(clauses)
+        space = outline(clauses)
         if space is None:
             return "their axes do not agree"
         return self._unfit(space, shared)
 
-    def _unfit(self, space: Space, shared: Value) -> str:
+    def _unfit(self, space: Outline, shared: Value) -> str:
         reductions = any(c.reduce for c in space.clauses)
         if reductions and any(c.result in self.updates for c in space.clauses):
             return "a state could not be overwritten in place"
@@ -176,7 +176,7 @@ class _Fusion:
             return "elements would wait for a reduction over all tiles"
         return self._too_small(space, shared)
 
-    def _too_small(self, space: Space, shared: Value) -> str:
+    def _too_small(self, space: Outline, shared: Value) -> str:
         """Readers of a common value merge only for the sake of a whole tensor."""
         homes = {c.result for c in space.clauses}
         axes = len(space.parallel) + len(space.reduced)
