@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -28,12 +29,14 @@ from anabranch.ir.contraction import is_contraction
 from anabranch.ir.core import Block, Function, Module, Op, Value
 from anabranch.ir.index import scatter_places
 from anabranch.ir.ops import Compute, Fused, Return, Transfer
+from anabranch.ir.printer import print_function
 from anabranch.ir.rewrite import dce
 from anabranch.ir.space import Clause, Outline, clause, outline
 from anabranch.lowering.chains import group as chains_of
 from anabranch.lowering.machine import CPU2, Machine
 from anabranch.lowering.views import read_through_views
 
+ORIGIN = re.compile(r"origin\([^)]*\)")
 MOST_TENSORS = 24  # pointers of one kernel
 MOST_CLAUSES = 48
 
@@ -56,15 +59,58 @@ class Decision:
         return f"{verdict}: %{self.producer} and %{self.consumer}: {self.why}{gain}"
 
 
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Which ops become one, by their places in the function, in the order of the new ops."""
+
+    groups: tuple[tuple[int, ...], ...]
+    decisions: tuple[Decision, ...]
+
+
 def fuse(module: Module, *, machine: Machine = CPU2, log: list[Decision] | None = None) -> Module:
     """Group the computes of a local module into kernels; the module is changed in place."""
     for function in module.functions.values():
         read_through_views(function.body)
         dce(function)
         micro = 1 if module.mesh is None else module.mesh.micro
-        _Fusion(function, micro, machine, [] if log is None else log).run()
+        grouping = _known_grouping(function, micro, machine)
+        _rebuild(function, grouping)
+        if log is not None:
+            log += grouping.decisions
     module.phase = "fused"
     return module
+
+
+_KNOWN: dict[tuple[str, int, Machine], Grouping] = {}
+KNOWN = 32  # groupings that are remembered: ranks and programs repeat each other
+
+
+def _known_grouping(function: Function, micro: int, machine: Machine) -> Grouping:
+    """The grouping of a function, found once for all ranks that differ in nothing but origins."""
+    text = ORIGIN.sub("origin", print_function(function, locations=False))
+    key = text, micro, machine
+    if key not in _KNOWN:
+        while len(_KNOWN) >= KNOWN:
+            del _KNOWN[next(iter(_KNOWN))]
+        _KNOWN[key] = _Fusion(function, micro, machine).run()
+    return _KNOWN[key]
+
+
+def _rebuild(function: Function, grouping: Grouping) -> None:
+    """Put the ops in their new order, groups of several as one op."""
+    ops = [op for op in function.body if not isinstance(op, Return)]
+    block, last = function.body, function.body.last
+    assert last is not None
+    for places in grouping.groups:
+        if len(places) > 1:
+            block.insert_before(_fused([ops[i] for i in places]), last)
+        else:
+            block.unlink(ops[places[0]])
+            block.insert_before(ops[places[0]], last)
+    for places in grouping.groups:
+        if len(places) > 1:
+            for i in reversed(places):
+                ops[i].erase()
 
 
 @dataclass(eq=False, slots=True)
@@ -88,10 +134,9 @@ class _Group:
 class _Fusion:
     """Fusion of one function."""
 
-    def __init__(
-        self, function: Function, micro: int, machine: Machine, log: list[Decision]
-    ) -> None:
-        self.function, self.machine, self.log = function, machine, log
+    def __init__(self, function: Function, micro: int, machine: Machine) -> None:
+        self.function, self.machine = function, machine
+        self.log: list[Decision] = []
         self.ops = [op for op in function.body if not isinstance(op, Return)]
         self.position = {op: i for i, op in enumerate(self.ops)}
         last = function.body.last
@@ -101,11 +146,12 @@ class _Fusion:
         self.of = {g.ops[0]: g for g in self.groups}
         self.refused: set[tuple[int, int, int, int]] = set()
 
-    def run(self) -> None:
+    def run(self) -> Grouping:
         for round_ in (self._along_single_uses, self._along_values, self._between_readers):
             for first, second, shared in round_():
                 self._try(first, second, shared)
-        self._rebuild()
+        places = (tuple(self.position[op] for op in g.ops) for g in self._ordered())
+        return Grouping(tuple(places), tuple(self.log))
 
     # what to try
 
@@ -155,7 +201,7 @@ class _Fusion:
             return "they run at different times"
         if self._between(a, b):
             return "another kernel must run between them"
-        clauses = sorted(a.clauses + b.clauses, key=lambda c: self.position[_maker(c)])
+        clauses = self._in_order(a.clauses + b.clauses)
         if len(clauses) > MOST_CLAUSES or _pointers(clauses) > MOST_TENSORS:
             return "the kernel would be too large"
         space = outline(clauses)
@@ -197,9 +243,12 @@ class _Fusion:
         """The groups that make what a group reads, and the transfer before a transfer."""
         return {self.of[before.ops[0]] for before in g.needs} - {g}
 
+    def _in_order(self, clauses: list[Clause]) -> list[Clause]:
+        return sorted(clauses, key=lambda c: self.position[_maker(c)])
+
     def _merge(self, a: _Group, b: _Group) -> None:
         a.ops = sorted(a.ops + b.ops, key=lambda op: self.position[op])
-        a.clauses = [clause(op) for op in a.ops if isinstance(op, Compute)]
+        a.clauses = self._in_order(a.clauses + b.clauses)
         a.mask |= b.mask
         a.needs |= b.needs
         a.before = (a.before | b.before) & ~a.mask
@@ -211,7 +260,7 @@ class _Fusion:
             if g.before & a.mask:
                 g.before |= a.before | a.mask
 
-    # the start and the end
+    # the groups at first, and at last
 
     def _single_groups(self, micro: int) -> list[_Group]:
         grouping = chains_of([self.function], micro, self._streamed(micro), {})
@@ -238,23 +287,6 @@ class _Fusion:
     def _streamed(self, micro: int) -> set[Value]:
         """The arguments that may come once a micro-batch."""
         return {a.value for a in self.function.arguments if a.role == "input" and micro > 1}
-
-    def _rebuild(self) -> None:
-        """The ops in a new order, each group of several as one op where its last one was."""
-        ordered = self._ordered()
-        block = self.function.body
-        last = block.last
-        assert last is not None
-        for g in ordered:
-            if len(g.ops) > 1:
-                block.insert_before(_fused(g.ops), last)
-            else:
-                block.unlink(g.ops[0])
-                block.insert_before(g.ops[0], last)
-        for g in ordered:
-            if len(g.ops) > 1:
-                for op in reversed(g.ops):
-                    op.erase()
 
     def _ordered(self) -> list[_Group]:
         """Producers first; otherwise in the order of the groups' last ops."""
