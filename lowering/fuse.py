@@ -36,7 +36,7 @@ from anabranch.lowering.chains import group as chains_of
 from anabranch.lowering.machine import CPU2, Machine
 from anabranch.lowering.views import read_through_views
 
-ORIGIN = re.compile(r"origin\([^)]*\)")
+OF_A_RANK = re.compile(r"origin\([^)]*\)|(match|ranks)=(\d+|\[[^]]*\])")
 MOST_TENSORS = 24  # pointers of one kernel
 MOST_CLAUSES = 48
 
@@ -86,8 +86,9 @@ KNOWN = 32  # groupings that are remembered: ranks and programs repeat each othe
 
 
 def _known_grouping(function: Function, micro: int, machine: Machine) -> Grouping:
-    """The grouping of a function, found once for all ranks that differ in nothing but origins."""
-    text = ORIGIN.sub("origin", print_function(function, locations=False))
+    """The grouping of a function, found once for all ranks that differ in nothing but origins and
+    partners."""
+    text = OF_A_RANK.sub("", print_function(function, locations=False))
     key = text, micro, machine
     if key not in _KNOWN:
         while len(_KNOWN) >= KNOWN:
