@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     world = world_of_environment()
     try:
-        job = prepare(args)
+        job = prepare(args, world)
     except UserError:
         if world.process:  # all processes find the same mistake; the first one tells
             return 1
@@ -96,7 +96,7 @@ class Job:
     run: Run
 
 
-def prepare(args: argparse.Namespace) -> Job:
+def prepare(args: argparse.Namespace, world: World) -> Job:
     """Everything that can be wrong with a command line is found here. A checkpoint's notes say
     which model it is of and with what settings; what is given now comes first."""
     _check_numbers(args)
@@ -106,6 +106,9 @@ def prepare(args: argparse.Namespace) -> Job:
     if args.steps is not None:
         overrides["steps"] = args.steps
     mesh = mesh_of(args.mesh)
+    if world.processes not in (1, mesh.ranks):
+        raise fail(f"the mesh {mesh} has {mesh.ranks} ranks, and there are {world.processes} "
+                   "processes", help="start as many processes as there are ranks, or one")
     program, model = load(args.file), args.model or notes["model"]
     training = program.training(model, overrides, mesh.stages)
     seed = args.seed if args.seed is not None else done.seed if done else 0

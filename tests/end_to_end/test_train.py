@@ -118,18 +118,28 @@ def test_a_checkpoint_of_another_program_is_refused_with_all_that_differs(
     assert "optimizer.table.m is float32[256, 8], the program has f32[256, 4]" in error
 
 
+# A job in the background of a shell ignores Ctrl-C, and so would a test there.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from anabranch.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved_and_goes_on_bit_for_bit(
-    trained: Train, workplace: Path, corpus: Path
+    trained: Train, workplace: Path, corpus: Path, number: signal.Signals
 ) -> None:
     whole = trained("--name", "whole", "--steps", "3000")
-    command = [sys.executable, "-m", "anabranch", "train", str(TINY), "--data", str(corpus),
+    command = [sys.executable, "-c", INTERRUPTIBLE, "train", str(TINY), "--data", str(corpus),
                "--steps", "3000", "--name", "cut", "--checkpoint-every", "10"]
     process = subprocess.Popen(command, cwd=workplace, env=os.environ | {"PYTHONPATH": str(ROOT)},
                                stderr=subprocess.PIPE, text=True)
     saved = Path("runs/cut/checkpoint.safetensors")
     while process.poll() is None and not saved.exists():
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert "--resume runs/cut/checkpoint.safetensors" in error
