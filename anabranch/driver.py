@@ -20,7 +20,8 @@ from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Return
 from anabranch.ir.plan import Plan
 from anabranch.ir.sbp import Layout
-from anabranch.lowering import pipeline
+from anabranch.lowering import pipeline, planner
+from anabranch.lowering.decisions import Decisions
 from anabranch.lowering.machine import CPU2, Machine
 from anabranch.lowering.pipeline import Target
 from anabranch.lowering.schedule import schedule
@@ -111,6 +112,22 @@ def lower(
         if not layouts:
             layouts = _state_layouts(_run(steps, single, options, clock).functions[each])
     raise CompilerBug(f"there is no function '{name}' to lower")
+
+
+def decide(module: Module, name: str, options: Options, *, micro: int = 1) -> Decisions:
+    """How the function `name` is laid out, and why. The module is changed."""
+    clock: dict[str, float] = {}
+    layouts: dict[str, Layout] = {}
+    for each, single in _separate(module, clock):
+        target = _target(each, options, micro, layouts)
+        steps = pipeline.global_passes(target)
+        until = [passes.name_of(step) for step in steps].index(pipeline.STAGES["sbp"])
+        simple = _run(steps[:until], single, options, clock)
+        planned = planner.decide(simple, target.mesh, target.machine, target.layouts)
+        if each == name:
+            return planned.decisions[name]
+        layouts = layouts or _state_layouts(planned.module.functions[each])
+    raise CompilerBug(f"there is no function '{name}' to lay out")
 
 
 def _target(name: str, options: Options, micro: int, layouts: dict[str, Layout]) -> Target:

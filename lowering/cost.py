@@ -148,9 +148,13 @@ class _Counted:
 def _part_seconds(
     counted: _Counted, splits: tuple[str, ...], mesh: Mesh, machine: Machine
 ) -> float:
-    extents = part_extents(counted.op.extents, splits, mesh)
-    done = _work(counted.op, extents)
+    done = part_work(counted.op, splits, mesh)
     return machine.work_seconds(done.flops, done.bytes, contraction=is_contraction(counted.op))
+
+
+def part_work(op: Compute, splits: tuple[str, ...], mesh: Mesh) -> Work:
+    """What the busiest rank does in one firing where the axes split these variables."""
+    return _work(op, part_extents(op.extents, splits, mesh))
 
 
 def part_extents(extents: Mapping[str, int], splits: Sequence[str], mesh: Mesh) -> dict[str, int]:
@@ -181,16 +185,30 @@ def _local_bytes(type: TensorType, layout: Layout, mesh: Mesh) -> int:
 
 
 def collective_seconds(step: str, give: int, take: int, members: int, link: Link) -> float:
-    """Ring forms: latency a hop, and the bytes that pass one rank. `give` and `take` are the
-    bytes of the local input and output."""
+    """Seconds of a transfer whose local input and output are `give` and `take` bytes."""
+    messages, nbytes = traffic(step, give, take, members)
+    return messages * link.latency + nbytes / link.bandwidth
+
+
+def traffic(step: str, give: int, take: int, members: int) -> tuple[int, float]:
+    """What passes one rank, by ring forms: messages one after another, and bytes."""
     if step == "move":
-        return link.latency + give / link.bandwidth
+        return 1, give
     hops = members - 1
     share = hops / members
     if step == "all_reduce":
-        return 2 * (hops * link.latency + share * give / link.bandwidth)
-    moved = take if step == "all_gather" else give  # else reduce_scatter or all_to_all
-    return hops * link.latency + share * moved / link.bandwidth
+        return 2 * hops, 2 * share * give
+    return hops, share * (take if step == "all_gather" else give)
+
+
+def box_bytes(type: TensorType, source: Layout, target: Layout, mesh: Mesh,
+              step: str, axis: str) -> float:
+    """Bytes that pass the busiest rank in one firing of a primitive step."""
+    between = axis or STAGE
+    if step in LOCAL or between == MICRO:
+        return 0.0
+    give, take = (_local_bytes(type, layout, mesh.inner) for layout in (source, target))
+    return traffic(step, give, take, mesh.size(between))[1]
 
 
 @functools.cache

@@ -74,7 +74,7 @@ def _decide(
 ) -> Decisions:
     pins = collect_pins(function, mesh, states)
     choices = build_choices(function, mesh, machine, pins)
-    return Decisions(function, choices, solve(choices), tuple(pins.notes))
+    return Decisions(function, mesh, choices, solve(choices), tuple(pins.notes))
 
 
 def _check_legal(function: Function, mesh: Mesh) -> None:

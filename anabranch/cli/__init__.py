@@ -23,6 +23,7 @@ from anabranch.runtime.errors import RuntimeFailure
 
 SUBCOMMANDS = {
     "check": "find what is wrong with a program, and show what is derived of its ops",
+    "explain": "show how a program is distributed, and why",
     "dump": "show a program at a stage of the compiler",
     "train": "train a model by the recipe of its program",
     "generate": "let a trained model write",

@@ -1,0 +1,104 @@
+"""`anabranch explain` adds up, and names the line that a change of layout comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anabranch import driver
+from anabranch.cli import main
+from anabranch.dumps import Request
+from anabranch.explaining import explain
+from anabranch.frontend.program import loads
+from anabranch.ir.mesh import Mesh
+from anabranch.lowering.decisions import Decisions
+
+LAYERS = """
+model Layer(dim: int):
+    up:   f32[dim, 4 * dim] @ {model: S(1)} = normal()
+    down: f32[4 * dim, dim] = normal()
+
+    def forward(x: f32[B, dim]) -> f32[B, dim]:
+        return relu(x @ up) @ down
+
+model Net(dim: int, depth: int):
+    layers: [Layer(dim) for _ in range(depth)]
+
+    def loss(x: f32[B, dim], y: f32[B, dim]) -> f32[]:
+        for layer in layers:
+            x = layer(x)
+        return mse(x, y)
+
+train Net(dim=64, depth=3):
+    steps = 1
+    data = arrays(batch=32)
+    optimizer = sgd(lr=0.1)
+"""
+MESHES = [Mesh.of(model=2), Mesh.of(data=2, model=2), Mesh.of(stage=1, data=3)]
+
+
+def decided(mesh: Mesh, micro: int = 1) -> Decisions:
+    module = loads(LAYERS, "net.ab").training().module
+    return driver.decide(module, "train", driver.Options(mesh), micro=micro)
+
+
+@pytest.mark.parametrize("micro", [1, 4])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_the_seconds_of_all_parts_are_those_of_the_plan(mesh: Mesh, micro: int) -> None:
+    found = decided(mesh, micro)
+    of_nodes = sum(float(node.seconds[k]) for node, k in zip(
+        found.choices.nodes, found.solution.chosen, strict=True))
+    of_changes = sum(change.seconds for change in found.reshards())
+    assert of_changes == pytest.approx(found.box_seconds)
+    assert of_nodes + of_changes == pytest.approx(found.seconds)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_no_alternative_is_better_alone(mesh: Mesh) -> None:
+    found = decided(mesh)
+    for member in found.choices.node_of:
+        chosen, *others = found.alternatives(member)
+        assert chosen.chosen
+        assert [a for a in others if a.chosen or a.seconds < chosen.seconds - 1e-10] == []
+
+
+def test_layers_choose_together_and_are_priced_as_one() -> None:
+    found = decided(Mesh.of(model=2))
+    ups = [v for v in found.function.body.args if v.name.endswith(".up")]
+    assert [found.together(v) for v in ups] == [3, 3, 3]
+
+
+def test_a_change_of_layout_names_what_forced_it_and_its_bytes() -> None:
+    """The product with the row-split weight is partial, and becomes whole by an all-reduce."""
+    text = explain(loads(LAYERS, "net.ab"), "", Request(mesh=Mesh.of(model=2)))
+    assert "train on mesh model=2, by the profile cpu2: predicted " in text
+    assert "\nchanges of layout\n" in text
+    found = decided(Mesh.of(model=2))
+    (reduced, *_) = [c for c in found.reshards() if c.steps[-1].step == "all_reduce"
+                     and c.value.type.shape == (32, 64)]
+    assert reduced.bytes == 32 * 64 * 4  # a ring sends 2 · 1/2 of it
+    assert str(reduced.forced_by).startswith("net.ab:")
+
+
+def test_one_value_is_shown_with_all_its_layouts() -> None:
+    text = explain(loads(LAYERS, "net.ab"), "%layers.0.up", Request(mesh=Mesh.of(model=2)))
+    assert text.startswith("%layers.0.up: f32[64, 256]  state pinned\n"
+                           "  chosen together with 2 like it; seconds are of one\n")
+    assert "  >  {model: S(1)}" in text
+
+
+def test_a_statement_is_shown_with_the_terms_of_its_cost() -> None:
+    program = loads("op f(x: f32[64, 32] @ {data: S(0)}) -> f32[64]:\n"
+                    "    y[i] = sum[k](x[i, k])\n    return y\n", "f.ab")
+    text = explain(program, "y", Request(mesh=Mesh.of(data=2)))
+    assert "    data: S(0) -> S(0) (split of i)\n    a rank does 1,024 operations" in text
+
+
+def test_an_unknown_value_is_answered_with_the_nearest_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "net.ab"
+    path.write_text(LAYERS)
+    assert main(["explain", str(path), "layers.0.upp"]) == 1
+    assert "did you mean 'layers.0.up'?" in capsys.readouterr().err
