@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.options import mesh_of
-from anabranch.driver import Options, compile_training
+from anabranch.driver import Compiled, Options, compile_training
 from anabranch.frontend.program import load
+from anabranch.ir.core import Module
 from anabranch.ir.plan import Plan
 from anabranch.runtime.session import Session
 from benchmarks.training import batches, torch_stepper
@@ -46,22 +47,23 @@ class Outcome:
     micro: int
     worst: float
     transfers: dict[str, int]
-    layouts: list[str]
+    layouts: dict[str, int]
+    pinned: list[str]
     compile_seconds: float
     step_seconds: float
 
 
 def run(program: str, mesh: str, micro: int, steps: int, drop: float,
-        weights: dict[str, np.ndarray]) -> tuple[list[float], Plan, float, float]:
-    """(losses, plan, compile seconds, seconds a step); fills `weights` if it is empty."""
+        weights: dict[str, np.ndarray]) -> tuple[list[float], Compiled, float, float]:
+    """(losses, program, compile seconds, seconds a step); fills `weights` if it is empty."""
     begin = time.perf_counter()
     shape = mesh_of(mesh)
     training = load(FOLDER / f"{program}.ab").training(
         overrides={"drop": drop}, stages=shape.stages)
-    plan = compile_training(training, Options(mesh=shape, micro=micro)).plan
+    made = compile_training(training, Options(mesh=shape, micro=micro))
     compiled = time.perf_counter()
     losses = []
-    with Session(plan) as session:
+    with Session(made.plan) as session:
         session.run("init", 1)
         if not weights:
             weights.update({name: session.state(name) for name in session.states()})
@@ -70,17 +72,25 @@ def run(program: str, mesh: str, micro: int, steps: int, drop: float,
         for step, batch in enumerate(batches(steps)):
             losses.append(float(session.step("train", batch, step)["loss"]))
         seconds = (time.perf_counter() - start) / steps
-    return losses, plan, compiled - begin, seconds
+    return losses, made, compiled - begin, seconds
 
 
 def compare(losses: list[float], expected: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True))
 
 
-def layouts_of(plan: Plan) -> list[str]:
-    """The distinct SBP entries of the states and of what crosses between actors."""
-    entries = {entry for value in plan.values for entry in value.sbp}
-    return sorted(entries)
+def layouts_of(module: Module) -> dict[str, int]:
+    """How many values of the training step have each SBP entry on some axis."""
+    layouts = [r.type.layout for op in module.functions["train"].body for r in op.results]
+    return dict(Counter(str(e) for layout in layouts if layout for e in set(layout.sbps())))
+
+
+def forced_by_pins(program: str, module: Module) -> list[str]:
+    """The states whose layout the source writes down, with what they got."""
+    source = load(FOLDER / f"{program}.ab").training().module.functions["train"]
+    pinned = {a.value.name for a in source.arguments if a.pin}
+    planned = module.functions["train"].arguments
+    return [f"{a.value.name} {a.value.type.layout}" for a in planned if a.value.name in pinned]
 
 
 def transfers_of(plan: Plan) -> dict[str, int]:
@@ -105,10 +115,12 @@ def main() -> None:
     for program, mesh, micro in RUNS:
         if options.only is not None and mesh != options.only:
             continue
-        losses, plan, compiled, seconds = run(
+        losses, made, compiled, seconds = run(
             program, mesh, micro, options.steps, options.drop, weights)
-        outcome = Outcome(program, mesh, micro, compare(losses, expected), transfers_of(plan),
-                          layouts_of(plan), compiled, seconds)
+        module = made.boxed["train"]
+        outcome = Outcome(program, mesh, micro, compare(losses, expected),
+                          transfers_of(made.plan), layouts_of(module),
+                          forced_by_pins(program, module), compiled, seconds)
         outcomes.append(outcome)
         print(json.dumps({k: getattr(outcome, k) for k in outcome.__slots__}), flush=True)
     if not options.json:
@@ -121,7 +133,7 @@ def show(outcomes: list[Outcome], options: argparse.Namespace) -> None:
         table.add_column(name)
     for o in outcomes:
         table.add_row(o.program, o.mesh or "1 rank", str(o.micro), f"{o.worst:.1e}",
-                      str(o.transfers), " ".join(o.layouts))
+                      str(o.transfers), str(o.layouts))
     Console(width=140).print(table)
     assert all(o.worst < 1e-4 for o in outcomes), "losses differ by more than 1e-4"
 
