@@ -80,8 +80,8 @@ def compile_module(module: Module, options: Options, micro: int) -> Compiled:
         boxed[name] = lowered
         function = lowered.functions[name]
         layouts = layouts or _state_layouts(function)
-        ranks = [_run(pipeline.local_passes(rank), lowered, options, timings)
-                 for rank in range(mesh.ranks)]
+        ranks = [_run(pipeline.local_passes(rank, checked=options.checked), lowered, options,
+                      timings) for rank in range(mesh.ranks)]
         functions = tuple(m.functions[name] for m in ranks)
         programs.append(ProgramIR(name, function, functions, mesh, results))
     start = time.perf_counter()

@@ -65,11 +65,11 @@ def _read(path: Path) -> Iterator[tuple[str, Array]]:
         yield from _read_torch(path)
     else:
         try:
-            entries = list(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
+            entries = dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
         except SafetensorError as error:
             raise RunError(f"{path} is no safetensors file, or it is truncated: {error}") from error
-        for name, entry in entries:
-            yield name, _decoded(entry, f"{path}: {name}")
+        for name in sorted(entries):
+            yield name, _decoded(entries[name], f"{path}: {name}")
 
 
 def _decoded(entry: Mapping[str, Any], name: str) -> Array:

@@ -15,6 +15,7 @@ from anabranch.ir.mesh import Mesh
 from anabranch.ir.passes import Pass
 from anabranch.ir.sbp import Layout
 from anabranch.lowering.boxing import lower_boxes
+from anabranch.lowering.clamp import clamp_indices
 from anabranch.lowering.differentiate import differentiate
 from anabranch.lowering.fuse import fuse
 from anabranch.lowering.localise import localise
@@ -54,9 +55,10 @@ def global_passes(target: Target) -> tuple[Pass, ...]:
     )
 
 
-def local_passes(rank: int) -> tuple[Pass, ...]:
-    """One rank's part, to kernels."""
-    return (partial(_localise, rank=rank), fuse)
+def local_passes(rank: int, *, checked: bool = True) -> tuple[Pass, ...]:
+    """One rank's part, to kernels. Unless `checked`, indices are clamped."""
+    clamp = () if checked else (clamp_indices,)
+    return (partial(_localise, rank=rank), *clamp, fuse)
 
 
 def _localise(module: Module, rank: int) -> Module:

@@ -195,3 +195,19 @@ def test_what_cannot_be_compiled_says_why(program: ab.api.Program) -> None:
         ab.compile(program.train, dim=4)
     with pytest.raises(ab.UserError, match="reserved"):
         ab.Mesh(micro=2)
+
+
+@pytest.mark.parametrize("mesh", [{}, {"model": 2}])
+def test_an_index_out_of_range_is_reported_with_its_place_or_clamped(
+    program: ab.api.Program, mesh: dict[str, int]
+) -> None:
+    table = np.arange(10, dtype=np.float32).reshape(5, 2)
+    ids = np.array([0, 5, -1, 4])
+    sizes = {"ids": ids, "table": table, "mesh": ab.Mesh(**mesh)}
+    with (
+        ab.Session(ab.compile(program.embedding, **sizes)) as session,
+        pytest.raises(RunError, match=r"nn.ab:\d+.*\b5\b"),
+    ):
+        session(ids=ids, table=table)
+    with ab.Session(ab.compile(program.embedding, checked=False, **sizes)) as session:
+        np.testing.assert_array_equal(session(ids=ids, table=table), table[[0, 4, 0, 4]])
