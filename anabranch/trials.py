@@ -2,11 +2,12 @@
 
 A trial is the op as a function with all sizes known, and an argument for each of its parameters.
 Sizes are such that neither 2 nor 3 divides them, or smaller than a mesh, or 0; data are such that
-indices stay in their tables and, where an op wants that, numbers are positive.
+indices stay in their tables and, where an op wants that, numbers are between 0 and 1 or above it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +29,12 @@ from anabranch.ir.reference import evaluate, held
 from anabranch.ir.types import TensorType, category
 
 Array = np.ndarray[Any, Any]
+Domain = tuple[float, float]
 
 USUAL = (((5, 7, 11), 2), ((5,), 1), ((25, 5), 2), ((10, 5), 2), ((20, 10), 1), ((12,), 2),
          ((8, 8, 4), 3), ((64, 32, 16, 8, 4, 2), 0))  # sizes, in order, and the length of packs
-SMALL = (((2, 1), 2), ((1, 2), 1), ((0, 3), 2), ((3, 0, 2), 1), ((0,), 1))
-ELEMENTWISE = [5, 7]  # the shape given to a parameter without dimensions
+SMALL = (((2, 1), 2), ((1, 2), 1), ((0, 3), 2), ((3, 0, 2), 1), ((0,), 1), ((4, 2), 0))
+DOMAINS = ((-math.inf, math.inf), (0.1, 0.9), (1.1, 1.9))  # of floats, until results are finite
 FEW_INDICES = 3  # integers are below this where nothing bounds them
 SEED = 0
 
@@ -67,18 +69,19 @@ def _trials(
         given = sample(function, numbers, length)
         if given is None:
             return
-        trial = _trial(function, {**given, **_elementwise(function)})
+        shape = [numbers[n % len(numbers)] for n in range(length)]
+        trial = _trial(function, {**given, **_elementwise(function, shape)})
         if trial is not None:
             yield trial
 
 
-def _elementwise(function: Function) -> dict[str, object]:
-    """Shapes for the parameters of a scalar op, which broadcast."""
+def _elementwise(function: Function, shape: list[int]) -> dict[str, object]:
+    """A shape for the parameters of a scalar op, which may have any."""
     found: dict[str, object] = {}
     for param in function.definition.params:
         match without_layout(param.type)[0]:
             case s.Name(head) if head != "bool" and is_dtype(head, function.scope):
-                found[param.name] = ELEMENTWISE
+                found[param.name] = shape
     return found
 
 
@@ -89,8 +92,8 @@ def _trial(function: Function, given: Mapping[str, object]) -> Trial | None:
         made = build_entry(function, given, builder)
     except UserError:
         return None
-    for positive in (False, True):
-        arguments = _arguments(made, np.random.default_rng(SEED), positive=positive)
+    for domain in DOMAINS:
+        arguments = _arguments(made, np.random.default_rng(SEED), domain)
         try:
             results = evaluate(made, arguments)
         except UserError:
@@ -104,25 +107,26 @@ def _trial(function: Function, given: Mapping[str, object]) -> Trial | None:
 
 
 def _arguments(
-    function: IrFunction, random: np.random.Generator, *, positive: bool
+    function: IrFunction, random: np.random.Generator, domain: Domain
 ) -> tuple[Array, ...]:
     limit = _index_limit(function)
     return tuple(
         np.asarray(3) if a.role in ("step", "seed")
-        else draw(a.value.type, random, limit=limit, positive=positive)
+        else draw(a.value.type, random, limit=limit, domain=domain)
         for a in function.arguments)
 
 
 def draw(
-    type: TensorType, random: np.random.Generator, *, limit: int, positive: bool = False
+    type: TensorType, random: np.random.Generator, *, limit: int, domain: Domain = DOMAINS[0]
 ) -> Array:
-    """Numbers of a type: normal ones (or between 1/2 and 3/2), integers below a limit."""
+    """Numbers of a type: normal ones, or uniform in a bounded domain; integers below a limit."""
     match category(type.dtype):
         case "bool":
             return random.integers(0, 2, type.shape) > 0
         case "int":
             return random.integers(0, limit, type.shape).astype(held(type.dtype))
-    drawn = random.uniform(0.5, 1.5, type.shape) if positive else random.normal(size=type.shape)
+    bounded = math.isfinite(domain[0])
+    drawn = random.uniform(*domain, type.shape) if bounded else random.normal(size=type.shape)
     return np.asarray(drawn, held(type.dtype))
 
 
