@@ -9,35 +9,31 @@ from anabranch.codegen.kernel import Load, Ref, Store, names, statements
 from anabranch.codegen.scope import Piece
 from anabranch.ir.expr import Call, Expr
 
-TILE_WORK = 1 << 15  # operations and accesses that are worth a tile of their own
+TILE_WORK = 1 << 17  # operations and accesses that are worth a tile of their own
 LEAST_WORK = 1 << 12
-SQUARE = 32  # side of a tile that crosses strides
 TILES = 16  # so many tiles suffice
+LEAST_LANES = 64
+LINE = 16  # lanes that share a cache line
+ACROSS = 8  # rows of a tile that crosses strides: few, since large strides share cache sets
 
 
 def blocks(piece: Piece) -> tuple[int, ...]:
     """The size of a tile along each axis of the grid: enough work, enough tiles, few misses."""
-    sizes = [piece.extents[a.name] for a in piece.kernel.grid]
-    if not sizes:
-        return ()
-    points = math.prod(sizes)
-    most, least = (max(1, w // max(1, piece.work)) for w in (TILE_WORK, LEAST_WORK))
-    wanted = min(most, max(least, points // TILES, 1))
-    lanes = piece.kernel.grid[-1].lanes
+    sizes = [max(1, piece.extents[a.name]) for a in piece.kernel.grid]
+    lanes = bool(sizes) and piece.kernel.grid[-1].lanes
     crossing = _crossing_axis(piece) if lanes else None
-    found = [1] * len(sizes)
     if crossing is not None:
-        found[crossing] = min(SQUARE, max(1, sizes[crossing]))
-    limit = SQUARE if crossing is not None else 1 << 62
+        wanted = {crossing: ACROSS, len(sizes) - 1: LINE}
+        return tuple(min(size, wanted.get(k, 1)) for k, size in enumerate(sizes))
+    most, least = (max(1, work // max(1, piece.work)) for work in (TILE_WORK, LEAST_WORK))
+    room = min(most, max(least, math.prod(sizes) // TILES))
+    found: list[int] = []
     for k in reversed(range(len(sizes))):
-        if k == crossing:
-            continue
-        room = max(1, wanted // math.prod(found))
-        is_lane = lanes and k == len(sizes) - 1
-        room = min(max(room, 64) if is_lane else room, limit if is_lane else 1 << 62)
-        room = -(-room // 16) * 16 if is_lane else room
-        found[k] = max(1, min(sizes[k], room))
-    return tuple(found)
+        wide = lanes and not found
+        block = -(-max(room, LEAST_LANES) // LINE) * LINE if wide else max(1, room)
+        found.append(min(sizes[k], block))
+        room //= found[-1]
+    return tuple(reversed(found))
 
 
 def _crossing_axis(piece: Piece) -> int | None:

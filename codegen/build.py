@@ -243,8 +243,10 @@ class Builder(Expressions):
         kernel = Kernel(name, tuple(self.tensors.values()), tuple(self.numbers.args), tuple(grid),
                         body, tuple(about))
         per_point = sum(flops(c.body) + len(c.reads) + 1 for c in self.space.clauses)
-        loop_points = math.prod(self.space.extents[a] for a in self.scheme.loops)
+        lengths = [self.space.extents[a] for a in self.scheme.loops]
+        if self.scheme.chunk:
+            lengths[0] = min(lengths[0], self.scheme.chunk)
         return Piece(
             kernel, tuple(self.bindings[t.name] for t in kernel.pointers),
             tuple(self.numbers.args.values()), {a.name: self.size[a.name] for a in grid},
-            per_point * (self.scheme.chunk or max(1, loop_points)), self.local_bytes)
+            per_point * max(1, math.prod(lengths)), self.local_bytes)

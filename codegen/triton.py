@@ -72,6 +72,7 @@ STATUS = "status_ptr"
 TAKEN = {"range", "float", "program", STATUS, "triton", "tl", "SIGNATURE", "OPTIONS"}
 SIGNS = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
 OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
+PRODUCT = {**OPTIONS, "num_warps": 8}  # keeps the registers of f32 products from spilling
 
 
 def wishes(clauses: Sequence[Clause]) -> Options:
@@ -183,7 +184,8 @@ class _Printer:
 
     def _constants(self) -> str:
         types = [f'"{n}": "{t}"' for n, t in self._arguments()]
-        options = ", ".join(f'"{k}": {v}' for k, v in OPTIONS.items())
+        chosen = PRODUCT if self.grid.product else OPTIONS
+        options = ", ".join(f'"{k}": {v}' for k, v in chosen.items())
         return f"SIGNATURE = {{\n{_wrapped(types)}\n}}\nOPTIONS = {{{options}}}\n"
 
     # lines
