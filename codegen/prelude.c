@@ -1,7 +1,8 @@
 /* What generated kernels call: arithmetic on every dtype, and mathematics on f32 that is the same on
- * every platform. The f32 functions are branch-free, so that loops over lanes become vectors; each is
- * within the ulps that tests/codegen/test_prelude.py states, for all arguments, with the IEEE results
- * at infinities, nan and zero. f64 goes to the platform's libm.
+ * every platform. The f32 functions are branch-free (but for sin and cos of huge arguments), so
+ * that loops over lanes become vectors; each is within the ulps that tests/codegen/test_prelude.py
+ * states, for all arguments, with the IEEE results at infinities, nan and zero. f64 goes to the
+ * platform's libm.
  */
 #include <string.h>
 
@@ -174,7 +175,7 @@ AB_INLINE float ab_erf_f32(float x) {
     return a < 1.0f ? p * x : __builtin_copysignf(far, x);
 }
 
-/* Quadrant and remainder modulo pi/2, in f64: good to |x| of about 1e9. */
+/* Quadrant and remainder modulo pi/2, in f64. */
 AB_INLINE float ab_sin_quadrant(float x, int32_t turn) {
     double n = __builtin_rint((double)x * 0.63661977236758134);
     float r = (float)(((double)x - n * 1.5707963267341256) - n * 6.0771005065061922e-11);
@@ -183,11 +184,16 @@ AB_INLINE float ab_sin_quadrant(float x, int32_t turn) {
     float sine = ((-1.95152833e-4f * s + 8.33216076e-3f) * s - 1.66666546e-1f) * s * r + r;
     float cosine = ((2.44331570e-5f * s - 1.38873163e-3f) * s + 4.16666457e-2f) * s * s - 0.5f * s + 1.0f;
     float y = quadrant & 1 ? cosine : sine;
-    y = quadrant & 2 ? -y : y;
-    return __builtin_fabsf(x) < __builtin_inff() ? y : __builtin_nanf("");
+    return quadrant & 2 ? -y : y;
 }
-AB_INLINE float ab_sin_f32(float x) { return ab_sin_quadrant(x, 0); }
-AB_INLINE float ab_cos_f32(float x) { return ab_sin_quadrant(x, 1); }
+
+/* Two parts of pi/2 do not suffice beyond some 1e6 turns: infinities and nan go this way too. */
+AB_INLINE float ab_sin_f32(float x) {
+    return __builtin_fabsf(x) < 1e6f ? ab_sin_quadrant(x, 0) : __builtin_sinf(x);
+}
+AB_INLINE float ab_cos_f32(float x) {
+    return __builtin_fabsf(x) < 1e6f ? ab_sin_quadrant(x, 1) : __builtin_cosf(x);
+}
 
 #define AB_BY_F64(NAME) \
     AB_INLINE float ab_##NAME##_f32(float x) { return (float)__builtin_##NAME((double)x); }

@@ -88,11 +88,21 @@ class Scope(ABC):
         self.inner_env: dict[object, Expr] = {}
         self.facts: dict[Expr, bool] = {}
         self.wave = 0
-        self.kept = worth_keeping(space, set(outputs)) if scheme.keep and scheme.loops else {}
+        self.kept = self._kept()
         self.local_bytes = 0
         self._chunk: tuple[Expr, Expr] | None = None
         self.tile = self._tile_axis(parts)
         self._make_axes(also)
+
+    def _kept(self) -> dict[int, int]:
+        """What the first pass keeps, and which pass that is. Lanes of the grid share local memory,
+        so that there only results can be kept."""
+        if not (self.scheme.keep and self.scheme.loops):
+            return {}
+        worth = worth_keeping(self.space, set(self.outputs))
+        shared = self.scheme.lanes == "grid"
+        results = {i for i, c in enumerate(self.space.clauses) if c.result in self.outputs}
+        return {i: first for i, first in worth.items() if i in results or not shared}
 
     # axes
 

@@ -439,7 +439,7 @@ class _Printer:
         test = f"({name} < 0) | ({new} {sign} {best})"
         if is_float(start.dtype):
             test += f" | (({new} != {new}) & ({best} == {best}))"
-        self._add(f"{better} = {condition} & ({test})" if condition else f"{better} = {test}")
+        self._add(f"{better} = ({condition}) & ({test})" if condition else f"{better} = {test}")
         self._add(f"{best} = tl.where({better}, {new}, {best})")
         self._add(f"{name} = tl.where({better}, {self._write(at)}, {name})")
 

@@ -252,7 +252,7 @@ def used(text: str) -> list[str]:
     found: set[str] = set()
     waiting = [text]
     while waiting:
-        called = set(re.findall(r"\b(ab_\w+)\(", waiting.pop())) & HELPERS.keys() - found
+        called = set(re.findall(r"\bab_\w+", waiting.pop())) & HELPERS.keys() - found
         found |= called
         waiting += [HELPERS[name] for name in called]
     return [name for name in HELPERS if name in found]

@@ -49,11 +49,11 @@ def linear(expr: Expr) -> Linear:
 
 
 def strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
+    """Row-major strides in elements; as if nothing were empty, so that no subscript vanishes."""
     steps, step = [], 1
     for n in reversed(shape):
         steps.append(step)
-        step *= n
+        step *= max(n, 1)
     return tuple(reversed(steps))
 
 

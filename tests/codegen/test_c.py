@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 
 from anabranch.codegen import launches
 from anabranch.codegen.kernel import Loop, show
@@ -18,6 +18,7 @@ from anabranch.ir.diagnostics import UserError
 from anabranch.ir.expr import Call, walk
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute, Return
+from anabranch.ir.printer import print_op
 from anabranch.ir.types import is_float
 from anabranch.lowering.fuse import fuse
 from tests.codegen.cases import (
@@ -93,6 +94,7 @@ def test_random_statements_of_every_dtype_run(made: Function) -> None:
         if isinstance(op, Return):
             return
         operands = [values[v] for v in op.operands]
+        note(f"{print_op(op)} of {operands}")
         try:
             want = reference.evaluate_op(op, operands)
         except UserError:
