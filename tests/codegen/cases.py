@@ -30,6 +30,12 @@ CASES = {
     "softmax over columns": """(%x: f32[70, 19]) {
         %m: f32[19] = [i] max[n < 70](%x[n, i])
         return %m""",
+    "softmax down columns": """(%x: f32[70, 19]) {
+        %m: f32[19] = [i] max[n < 70](%x[n, i])
+        %e: f32[70, 19] = [n, i] exp(%x[n, i] - %m[i])
+        %s: f32[19] = [i] sum[n < 70](%e[n, i])
+        %z: f32[70, 19] = [n, i] %e[n, i] / %s[i]
+        return %z""",
     "causal softmax": """(%x: f32[2, 3, 19, 19]) {
         %s: f32[2, 3, 19, 19] = [b, h, i, j] %x[b, h, i, j] / 3.0
         %m: f32[2, 3, 19] = [b, h, i] max[j < 19 if j <= i](%s[b, h, i, j])
