@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from anabranch.codegen.analysis import (
     comparisons,
@@ -99,19 +99,30 @@ class Builder(Expressions):
 
     # passes
 
-    def run(self, partials: dict[int, Value] | None = None) -> tuple[Statement, ...]:
+    def run(self, partials: Mapping[int, Value] | None = None) -> tuple[Statement, ...]:
         """The body. With `partials`, reductions are stored there and nothing follows them."""
         last = max((self.space.waves[i] for i in range(len(self.space.clauses))), default=0)
         for self.wave in range(last + 1):
             self._pass()
-        for i, c in enumerate(self.space.clauses):
-            if partials is not None and i in partials:
-                tensor = self.pointer(partials[i], "scratch")
-                self.row.append(Store(tensor, self._partial_place(c), self.row_env["raw", i]))
-            elif partials is None and c.result in self.outputs and self._after_loops(i):
-                index = self.index(self.home_place(c), i, None)
-                self.row.append(Store(self.target(c.result), index, self.value(i)))
+        if partials is not None:
+            self._store_partials(partials)
+            return tuple(self.row)
+        ends = [i for i, c in enumerate(self.space.clauses)
+                if c.result in self.outputs and self._after_loops(i)]
+        self._store_all({i: self.value(i) for i in ends}, self.row)
         return tuple(self.row)
+
+    def _store_all(self, values: Mapping[int, Expr], into: list[Statement]) -> None:
+        """Stores come after every load: a result may lie on what is read at the same place."""
+        for i, value in values.items():
+            c = self.space.clauses[i]
+            index = self.index(self.home_place(c), i, None)
+            into.append(Store(self.target(c.result), index, value))
+
+    def _store_partials(self, partials: Mapping[int, Value]) -> None:
+        for i, value in partials.items():
+            place = self._partial_place(self.space.clauses[i])
+            self.row.append(Store(self.pointer(value, "scratch"), place, self.row_env["raw", i]))
 
     def _after_loops(self, i: int) -> bool:
         return not (self.loops and self.space.full(i))
@@ -156,10 +167,7 @@ class Builder(Expressions):
         values = {i: self.value(i) for i in stored}
         for i, accumulator_ in accumulators.items():
             self._update(i, accumulator_)
-        for i, value in values.items():  # last, for they may overwrite what was read
-            c = self.space.clauses[i]
-            index = self.index(self.home_place(c), i, None)
-            inner.append(Store(self.target(c.result), index, value))
+        self._store_all(values, inner)
         self.close_loops(start, stop)
 
     def open_loops(self, facts: dict[Expr, bool]) -> list[Statement]:

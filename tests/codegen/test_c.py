@@ -202,6 +202,17 @@ def test_a_result_may_lie_on_an_operand_that_is_read_at_the_same_place() -> None
     assert_agrees(op, got, want)
 
 
+@pytest.mark.parametrize("cut", ["", "where(j <= i, %b[i, j], 0.0)"])
+def test_results_that_change_places_are_stored_after_all_is_read(cut: str) -> None:
+    text = f"""(%a: f32[19, 70], %b: f32[19, 70]) {{
+        %x: f32[19, 70] = [i, j] {cut or "%b[i, j]"}
+        %y: f32[19, 70] = [i, j] %a[i, j] - %b[i, j]
+        return %x, %y"""
+    op = as_one(parsed(text))
+    operands = data(op)
+    assert_agrees(op, run(op, operands, on={0: 0, 1: 1}), reference.evaluate_op(op, operands))
+
+
 def test_layers_of_one_structure_share_their_kernels() -> None:
     first, second = (as_one(parsed(CASES["layer norm"])) for _ in range(2))
     for value in second.operands:
