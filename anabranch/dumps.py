@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from anabranch import codegen, driver, plan_text
 from anabranch.codegen import kernel as kernels
+from anabranch.codegen.emit import TARGETS
 from anabranch.codegen.library import library_launch
 from anabranch.codegen.tile import clauses_of, tile
 from anabranch.frontend import syntax as s
@@ -49,7 +51,8 @@ class Request:
 
     @property
     def options(self) -> driver.Options:
-        return driver.Options(self.mesh, print_after=self.print_after)
+        return driver.Options(self.mesh, print_after=self.print_after,
+                              write=lambda text: print(text, end="", file=sys.stderr))
 
 
 Dump = Callable[[Program, str, Request], str]
@@ -66,7 +69,10 @@ def dump(program: Program, stage: str, request: Request) -> str:
     if request.form == "mlir" and stage not in OF_MODULES:
         raise fail(f"the stage '{stage}' has no MLIR form",
                    help=f"these have one: {', '.join(OF_MODULES)}")
-    return STAGES[stage](program, stage, request)
+    try:
+        return STAGES[stage](program, stage, request)
+    except UserError as error:
+        raise UserError(*error.diagnostics, sources={**program.sources, **error.sources}) from None
 
 
 def dump_text(source: str, label: str) -> str:
@@ -209,13 +215,13 @@ def _bodies(op: Op) -> Iterator[str]:
         yield kernels.text(piece.kernel)
 
 
-def _texts(program: Program, _stage: str, request: Request) -> str:
-    """The texts that are compiled, each once; a call of a library has none."""
+def _texts(program: Program, target: str, request: Request) -> str:
+    """The texts that are compiled for a target, each once; a call of a library has none."""
     texts = {spec.kernel.digest: spec.kernel for op in _launching(program, request)
-             for spec in codegen.launches(op)}
+             for spec in codegen.launches(op, target)}
     if request.form == "json":
         return json.dumps([dataclasses.asdict(text) for text in texts.values()])
-    return "\n".join(text.source or f"/* library: {text.symbol} */\n" for text in texts.values())
+    return "\n".join(text.source or f"/* library: {text.symbol} */" for text in texts.values())
 
 
 # ---- The plan
@@ -243,6 +249,6 @@ STAGES: dict[str, Dump] = {
     "ast": _ast,
     **dict.fromkeys(OF_MODULES, _module),
     "kernels": _kernels,
-    "c": _texts,
+    **dict.fromkeys(TARGETS, _texts),
     "plan": _plan,
 }

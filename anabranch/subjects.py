@@ -53,7 +53,7 @@ def subject_of(
         return _made(program, name, settings, stages)
     owner, _, method = name.rpartition(".")
     owner = owner or next(iter(program.recipes), "")
-    if owner in program.models:
+    if method in _functions(program, owner):
         return _of_model(program, owner, method, settings, stages)
     raise fail(f"there is no function '{name}'", help=nearest(name, _choices(program))
                or f"there are {', '.join(_choices(program))}")
@@ -107,9 +107,15 @@ def _only(program: Program) -> str:
 
 def _choices(program: Program) -> list[str]:
     of_recipe = OF_RECIPE if program.recipes else ()
-    of_models = [f"{name}.{member.name}" for name, model in program.models.items()
-                 for member in model.body if isinstance(member, s.FuncDef)]
+    of_models = [f"{name}.{method}" for name in program.models
+                 for method in _functions(program, name)]
     return [*of_recipe, *program.functions, *of_models]
+
+
+def _functions(program: Program, model: str) -> list[str]:
+    if model not in program.models:
+        return []
+    return [m.name for m in program.models[model].body if isinstance(m, s.FuncDef)]
 
 
 def _parameters(program: Program, model: str) -> list[str]:

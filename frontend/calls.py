@@ -311,7 +311,7 @@ def _result(value: object, type_: s.Expr, owner: str, binding: Binding) -> objec
     if declared is None:
         return value  # of a scalar op
     if isinstance(value, bool | int | float):
-        value = Tensor((), weak(value))
+        value = Tensor((), weak(value, type_.span))
     if not isinstance(value, Tensor):
         raise fail(f"'{owner}' declares a tensor as its result and returns {describe(value)}",
                    type_.span)
@@ -341,15 +341,16 @@ def _cast(
         raise fail(f"'{dtype.name}(...)' casts one value", span)
     value = args[0].value
     if isinstance(value, Element):
-        return elements.cast(dtype.name, value)
+        return elements.cast(dtype.name, value, span)
     if isinstance(value, Tensor):
         if value.dtype == dtype.name and value.element.level == FULL:
             return value
-        return elementwise([value], lambda e: elements.cast(dtype.name, e[0]), frame.builder, span)
+        return elementwise(
+            [value], lambda e: elements.cast(dtype.name, e[0], span), frame.builder, span)
     if dtype.name == "bool" and isinstance(value, bool | int | float):
         return bool(value)
     if isinstance(value, bool | int | float):
-        element = elements.cast(dtype.name, weak(value))
+        element = elements.cast(dtype.name, weak(value, span), span)
         return element if frame.index is not None else Tensor((), element)
     raise fail(f"{describe(value)} cannot be cast to {dtype.name}", args[0].span)
 

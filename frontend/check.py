@@ -5,7 +5,7 @@ not defined, calls that do not fit a signature, dimensions that nothing binds. T
 fully typed function is elaborated with several sets of sizes. For some sizes a sound definition may
 have no meaning, so a mistake counts only if it is found at the same place with every set; an
 assertion never does, and in a function, which may depend on sizes in any way, only what is wrong
-whatever they are.
+whatever they are. A function that leaves nothing open is simply elaborated.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from anabranch.ir.diagnostics import Collector, Diagnostic, Note, Span, UserErro
 Names = frozenset[str]
 SAMPLES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (12,), (8, 8, 4), (64, 32, 16, 8, 4, 2))
 PACKS = (2, 1, 3, 0)  # lengths of packs, in the same order
+ANY_STAGES = 2**20  # how many there are is not known: none that is written is too far
 
 
 def check(tree: s.Module, scope: Scope, found: Collector) -> None:
@@ -98,6 +99,9 @@ class _Names:
                 if not isinstance(value, Kind | Model) and not is_dtype(name, self.scope):
                     self.found.add(f"'{name}' is not a type", type_.span,
                                    help=nearest(name, self.scope.visible()))
+            case s.Number() | s.String() | s.Layout() | s.Binary():
+                self.found.add("this is not a type", type_.span,
+                               help="as in f32[N, 4], T[*I], int, Key, [f32[N]]")
 
     def dimension(self, item: s.Expr, known: Names) -> None:
         for each in s.walk(item):
@@ -116,6 +120,7 @@ class _Names:
         self.members(node.body, local)
 
     def members(self, body: Sequence[s.Statement], local: Names) -> None:
+        self.once(body)
         for member in body:
             match member:
                 case s.FuncDef():
@@ -131,6 +136,16 @@ class _Names:
                     self.members(otherwise, local)
                 case _:
                     self.body((member,), local)
+
+    def once(self, body: Sequence[s.Statement]) -> None:
+        """Fields and functions of one name, where no condition chooses between them."""
+        first: dict[str, s.Node] = {}
+        for member in body:
+            if isinstance(member, s.Field | s.FuncDef):
+                if member.name in first:
+                    self.found.add(f"'{member.name}' is defined twice", member.span,
+                                   Note("first here", first[member.name].span))
+                first.setdefault(member.name, member)
 
     def pinned(self, type_: s.Expr) -> None:
         """A layout that splits an axis which a tensor of this rank does not have."""
@@ -209,8 +224,10 @@ class _Names:
                     for condition in clause.conditions:
                         self.expression(condition, local, indexed=indexed)
                 self.expression(element, local, indexed=indexed)
-            case s.Call(s.Name(name), args, keywords):
-                self.children(node, local, indexed=indexed)
+            case s.Call(s.Name(name) as callee, args, keywords):
+                self.expression(callee, local)
+                for child in (*args, *keywords):
+                    self.expression(child, local, indexed=indexed)
                 value = MISSING if name in local else self.scope.find(name)
                 if isinstance(value, Function | Model):
                     self.fits(value.definition, args, keywords, node.span)
@@ -283,6 +300,8 @@ def _variables(item: s.Expr) -> Iterable[str]:
                 yield from _variables(each)
         case s.Name(name) | s.Star(s.Name(name)) | s.Compare((s.Name(name), _), ("<",)):
             yield name
+        case _:  # no item at all: that is the mistake, not the names in it
+            yield from (n.id for n in s.walk(item) if isinstance(n, s.Name))
 
 
 def _targets(target: s.Target) -> Iterable[str]:
@@ -334,12 +353,13 @@ def sampled(function: Function) -> list[Diagnostic]:
         if given is None:
             return []
         try:
-            build_entry(function, given, Builder(function.definition.name))
+            build_entry(function, given, Builder(function.definition.name, stages=ANY_STAGES))
             return []
         except (Unsupported, Failed):
             return []
         except UserError as error:
-            if isinstance(function.definition, s.FuncDef) and not isinstance(error, Certain):
+            if isinstance(function.definition, s.FuncDef) and given and not isinstance(
+                    error, Certain):
                 return []
             errors.append(_noted(error.diagnostics[0], given))
     places = {error.span for error in errors}
@@ -374,7 +394,7 @@ def sample(
         if param.default is None and kind in ("int", "float"):
             found[param.name] = 2 if kind == "int" else 0.5
         elif param.default is None and kind == "Shape":
-            found[param.name] = [4, 3]
+            found[param.name] = [sizes[n % len(sizes)] for n in range(length)]
         elif param.default is None and kind not in ("", "Key"):
             return None
     return found

@@ -6,6 +6,7 @@ it is promoted to; an expression of literals and index values does so as a whole
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from anabranch.frontend.values import FULL, SCALAR, WEAK, Element
@@ -71,11 +72,13 @@ def _widened(node: Expr) -> Expr | None:
     return None
 
 
-def cast(dtype: str, element: Element) -> Element:
+def cast(dtype: str, element: Element, span: Span | None = None) -> Element:
     """An explicit conversion: the result is as strong as a tensor."""
     expr = convert(element, dtype) if dtype != "bool" or element.level != WEAK else Cast(
         dtype, element.expr)
     if isinstance(element.expr, Const) and category(dtype) == "int" and is_float(element.dtype):
+        if not math.isfinite(element.expr.value):
+            raise fail(f"{dtype} has no {element.expr.value}", span)
         expr = Const(int(element.expr.value), dtype)
     return Element(expr, dtype, max(element.level, SCALAR))
 
@@ -94,6 +97,8 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
             return elements[0]
         dtype = "f32"
     args = tuple(convert(element, dtype) for element in elements)
+    if fn in ("floordiv", "mod") and args[1] == Const(0, dtype) and not is_float(dtype):
+        raise fail("division by zero", span)
     result = "bool" if PRIMITIVES[fn].kind == "bool" else dtype
     return Element(_simplified(fn, args, dtype), result, level)
 

@@ -235,7 +235,7 @@ def as_element(value: object, frame: Frame, span: Span) -> Element:
     if isinstance(value, Element):
         return value
     if isinstance(value, bool | int | float):
-        return weak(value)
+        return weak(value, span)
     if isinstance(value, Tensor):
         if value.rank == 0:
             return frame.builder.held(value).element

@@ -75,13 +75,13 @@ def _inferred(
     inference: Inference, node: s.Equation, shape: tuple[int, ...] | None
 ) -> dict[int, Size]:
     environment: Environment = {}
-    left = [inference.left(item, environment) for item in node.items]
+    left = inference.left(node.items, environment)
     inference.walk(node.value, environment)
     declared = None
     if shape is not None:
         spans = tuple(item.span for item in node.items)
-        declared = Constraint(tuple(left), spans, shape, f"the declared type of "
-                              f"'{node.target.id}'")
+        declared = Constraint(tuple(left), spans, shape,
+                              f"the declared type of '{node.target.id}'", node.span)
     return inference.solve(declared)
 
 

@@ -43,9 +43,24 @@ def instantiate(
     before = frame.builder.origin
     if not frame.scope.is_library:
         frame.builder.origin = span
-    _members(definition.body, instance, inner)
+    _filled(definition, instance, inner)
     frame.builder.origin = before
     return instance
+
+
+def _filled(definition: s.ModelDef, instance: Instance, frame: Frame) -> None:
+    """Give an instance its members, which may be models with members."""
+    builder = frame.builder
+    builder.depth += 1
+    try:
+        _members(definition.body, instance, frame)
+    except RecursionError:
+        if builder.depth > 1:
+            raise
+        raise fail(f"a model '{definition.name}' holds models without end", definition.span,
+                   help="it is a field of itself, or of a model that it has") from None
+    finally:
+        builder.depth -= 1
 
 
 def _members(body: Sequence[s.Statement], instance: Instance, frame: Frame) -> None:

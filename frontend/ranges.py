@@ -73,6 +73,7 @@ class Constraint:
     spans: tuple[Span, ...]
     sizes: tuple[int, ...]
     what: str
+    span: Span
 
 
 Environment = dict[str, Binder]
@@ -109,10 +110,25 @@ class Inference:
         raise fail("an index variable is needed here", item.span,
                    help="write i, j < size, a pack *i, or a merged index (g, c)")
 
-    def left(self, item: s.Expr, environment: Environment) -> Item:
-        """An item on the left of a statement."""
-        bound = self.bind(item, environment)
-        return Merged(tuple(bound), item.span) if isinstance(item, s.Tuple) else bound[0]
+    def left(self, items: Sequence[s.Expr], environment: Environment) -> list[Item]:
+        """The items on the left of a statement."""
+        bound = self._distinct(items, environment)
+        return [Merged(tuple(each), item.span) if isinstance(item, s.Tuple) else each[0]
+                for item, each in zip(items, bound, strict=True)]
+
+    def _distinct(
+        self, items: Sequence[s.Expr], environment: Environment
+    ) -> list[list[Binder]]:
+        """The variables of each item, none of which may be there twice."""
+        bound = [self.bind(item, environment) for item in items]
+        seen: dict[str, Binder] = {}
+        for binder in (b for each in bound for b in each):
+            if binder.name in seen:
+                raise fail(f"the index '{binder.name}' is there twice", binder.span,
+                           Note("first here", seen[binder.name].span),
+                           help="each dimension has an index of its own")
+            seen[binder.name] = binder
+        return bound
 
     def _new(
         self, node: s.Expr, name: str, is_pack: bool, environment: Environment
@@ -164,8 +180,7 @@ class Inference:
         self, items: Sequence[s.Expr], args: Sequence[s.Expr], environment: Environment
     ) -> None:
         inner = dict(environment)
-        for item in items:
-            self.bind(item, inner)
+        self._distinct(items, inner)
         for part in (*(i.condition for i in items if isinstance(i, s.Guard)), *args):
             self.walk(part, inner)
 
@@ -192,7 +207,8 @@ class Inference:
             self.walk(keyword.value, environment)
         if shape is not None and not any(k.name == "pad" for k in node.keywords):
             sizes, what = shape
-            self.constraints.append(Constraint(tuple(items), tuple(spans), sizes, what))
+            self.constraints.append(
+                Constraint(tuple(items), tuple(spans), sizes, what, node.span))
 
     def _shape(
         self, base: s.Expr, environment: Environment
@@ -302,7 +318,7 @@ def _aligned(constraint: Constraint) -> Iterator[tuple[Item, Span, int, tuple[in
     free = len(sizes) - sum(n for n in lengths if n is not None)
     if free < 0 or (unknown == 0 and free):
         raise fail(f"{counted(len(items), 'subscript')} for {constraint.what}",
-                   constraint.spans[0].to(constraint.spans[-1]) if items else None,
+                   constraint.spans[0].to(constraint.spans[-1]) if items else constraint.span,
                    help=f"it has {counted(len(sizes), 'dimension')}")
     if unknown > 1:
         return

@@ -286,7 +286,8 @@ def _loss(
 ) -> Tensor:
     frame = Frame(loss.scope, builder)
     builder.loc = frame.loc(loss.definition.span)
-    args = {name: Argument(builder.input(name, type_), loss.definition.span)
+    spans = {param.name: param.span for param in loss.definition.params}
+    args = {name: Argument(builder.input(name, type_, span=spans[name]), loss.definition.span)
             for name, type_ in types.items()}
     value = call(loss, [], args, frame, loss.definition.span)
     if not isinstance(value, Tensor) or value.rank or not is_float(value.dtype):

@@ -198,7 +198,7 @@ def _as_tensor(value: object, what: str, span: Span) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool | int | float):
-        return Tensor((), weak(value))
+        return Tensor((), weak(value, span))
     if isinstance(value, State):  # given to a model: only its type is known
         return Tensor(value.type.shape, Element(integer(0), value.type.dtype, FULL))
     if isinstance(value, Element):

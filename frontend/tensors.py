@@ -36,7 +36,7 @@ def as_tensor(value: object, span: Span) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool | int | float):
-        return Tensor((), weak(value))
+        return Tensor((), weak(value, span))
     raise fail(f"a tensor is needed here, not {describe(value)}", span)
 
 

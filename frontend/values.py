@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.frontend import syntax as s
 from anabranch.ir.core import Value
-from anabranch.ir.diagnostics import Span
+from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Const, Expr, Read, Var
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import TensorType, tensor
@@ -236,10 +236,12 @@ class Missing:
 MISSING = Missing()
 
 
-def weak(value: bool | int | float) -> Element:
+def weak(value: bool | int | float, span: Span | None = None) -> Element:
     """A literal: its dtype gives way to that of any tensor."""
     if isinstance(value, bool):
         return Element(Const(value, "bool"), "bool", WEAK)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise fail("this integer is too large: no dtype holds it", span)
     dtype = "i64" if isinstance(value, int) else "f32"
     return Element(Const(value, dtype), dtype, WEAK)
 
