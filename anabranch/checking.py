@@ -137,8 +137,8 @@ def _check_parts(
     """Every signature of every statement, forward and backward, with all sizes."""
     tried = 0
     for each in (trial, *small(function)):
-        for made in (each, *_backward(each)):
-            for wrong in _wrong_parts(made):
+        for made in (each, *backward(each)):
+            for wrong in wrong_parts(made):
                 if wrong is None:
                     tried += 1
                     continue
@@ -149,7 +149,7 @@ def _check_parts(
         "ranks, forward and backward, with uneven and empty shards")
 
 
-def _backward(trial: Trial) -> Iterator[Trial]:
+def backward(trial: Trial) -> Iterator[Trial]:
     """The gradient of the op, simplified as it will run, if it has one."""
     by = [a.value.name for a in float_inputs(trial.function)]
     found = weighted(trial.function, None, np.random.default_rng(2))
@@ -162,7 +162,7 @@ def _backward(trial: Trial) -> Iterator[Trial]:
     yield Trial(module.functions[function.name], (*trial.arguments, *given), trial.sizes)
 
 
-def _wrong_parts(trial: Trial) -> Iterator[Wrong | None]:
+def wrong_parts(trial: Trial) -> Iterator[Wrong | None]:
     """None for each simulation that is right."""
     env: dict[Value, Array] = dict(zip(trial.function.body.args, trial.arguments, strict=True))
     for op in trial.function.body:

@@ -147,25 +147,33 @@ def weighted(
 ) -> tuple[Function, list[Array]] | None:
     """A copy that returns sum(result * weight) over its float results, whose weights are new last
     arguments; None where there is no such result."""
-    copy, values = _copy(function)
+    copy, values = copied(function)
     last = copy.body.last
     assert isinstance(last, Return)
     results = [v for v in last.values if is_float(v.type.dtype)] if of is None else [values[of]]
     last.erase()
     if not results:
         return None
-    weights = [random.normal(size=v.type.shape) for v in results]
-    total: Value | None = None
-    for value in results:
-        weight = copy.add_argument("weight", tensor(value.type.dtype, value.type.shape))
-        part = copy.body.append(_product_sum(value, weight)).result
-        total = part if total is None else copy.body.append(_scalar_sum(total, part)).result
-    assert total is not None
+    total, weights = weighted_sum(copy, results, random)
     copy.body.append(Return([total]))
     return copy, weights
 
 
-def _copy(function: Function) -> tuple[Function, Mapping[Value, Value]]:
+def weighted_sum(
+    function: Function, results: Sequence[Value], random: np.random.Generator
+) -> tuple[Value, list[Array]]:
+    """Append sum(result * weight) to a function, and its weights to the arguments."""
+    weights = [random.normal(size=v.type.shape) for v in results]
+    total: Value | None = None
+    for value in results:
+        weight = function.add_argument("weight", tensor(value.type.dtype, value.type.shape))
+        part = function.body.append(_product_sum(value, weight)).result
+        total = part if total is None else function.body.append(_scalar_sum(total, part)).result
+    assert total is not None, "there is a result"
+    return total, weights
+
+
+def copied(function: Function) -> tuple[Function, Mapping[Value, Value]]:
     """A function of its own, and which of its values stands for which."""
     body = clone_block(function.body)
     arguments = [Argument(v, a.role, stage=a.stage)
@@ -191,7 +199,7 @@ def _scalar_sum(a: Value, b: Value) -> Compute:
 
 def gradient_of(function: Function, by: Sequence[str]) -> Function:
     """A copy that returns the gradients of the only result of a function, by its arguments."""
-    copy, _ = _copy(function)
+    copy, _ = copied(function)
     last = copy.body.last
     assert isinstance(last, Return)
     (scalar,) = last.values

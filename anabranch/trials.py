@@ -33,7 +33,8 @@ Domain = tuple[float, float]
 
 USUAL = (((5, 7, 11), 2), ((5,), 1), ((25, 5), 2), ((10, 5), 2), ((20, 10), 1), ((12,), 2),
          ((8, 8, 4), 3), ((64, 32, 16, 8, 4, 2), 0))  # sizes, in order, and the length of packs
-SMALL = (((2, 1), 2), ((1, 2), 1), ((0, 3), 2), ((3, 0, 2), 1), ((0,), 1), ((4, 2), 0))
+SMALL = (((2, 1), 2), ((1, 2), 1), ((0, 3), 2), ((3, 0, 2), 1), ((0,), 1), ((4,), 0),
+         ((0, *(2,) * 9), 1))
 DOMAINS = ((-math.inf, math.inf), (0.1, 0.9), (1.1, 1.9))  # of floats, until results are finite
 FEW_INDICES = 3  # integers are below this where nothing bounds them
 SEED = 0
@@ -70,7 +71,7 @@ def _trials(
         if given is None:
             return
         shape = [numbers[n % len(numbers)] for n in range(length)]
-        trial = _trial(function, {**given, **_elementwise(function, shape)})
+        trial = trial_with(function, {**given, **_elementwise(function, shape)})
         if trial is not None:
             yield trial
 
@@ -85,8 +86,9 @@ def _elementwise(function: Function, shape: list[int]) -> dict[str, object]:
     return found
 
 
-def _trial(function: Function, given: Mapping[str, object]) -> Trial | None:
-    """None where the sizes or the data have no meaning for the op."""
+def trial_with(function: Function, given: Mapping[str, object]) -> Trial | None:
+    """A trial with these sizes and parameters; None where they, or the data, have no meaning for
+    the op."""
     builder = Builder(function.definition.name, training=True)
     try:
         made = build_entry(function, given, builder)

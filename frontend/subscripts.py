@@ -50,13 +50,17 @@ def _index(node: s.Index, frame: Frame) -> object:
         case PackIndex():
             return _of_list(list(base.elements), node, frame)
         case Element():
-            if not node.items:
-                return base  # a 0-d tensor in index notation: `m[]`
+            if all(_is_empty_pack(item, frame) for item in node.items):
+                return base  # a 0-d tensor in index notation: `m[]`, or `m[*i]` of no dimensions
             raise fail("this has no dimensions to subscript", node.span)
         case Builtin() if base.is_reduction:
             raise fail(f"'{base.name}[...]' is a reduction and needs an expression", node.span,
                        help=f"as in {base.name}[k](x[i, k])")
     raise fail(f"{describe(base)} cannot be subscripted", node.span)
+
+
+def _is_empty_pack(item: s.Expr, frame: Frame) -> bool:
+    return isinstance(item, s.Star) and evaluate(item.value, frame) == PackIndex(())
 
 
 def _type(dtype: Dtype, node: s.Index, frame: Frame) -> TypeValue:

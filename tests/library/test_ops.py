@@ -1,0 +1,103 @@
+"""Every op of the library is what it says, in value and gradient, whole and in parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from anabranch.checking import backward, check_op, wrong_parts
+from anabranch.frontend import syntax as s
+from anabranch.frontend.evaluate import LIBRARY
+from anabranch.frontend.program import load
+from anabranch.gradient_check import check_gradients, float_inputs
+from anabranch.ir.core import Module
+from anabranch.ir.reference import evaluate
+from anabranch.lowering.differentiate import differentiate
+from anabranch.trials import small
+from tests.library.examples import EXAMPLES, Example
+from tests.library.ops import FILES, OPS, op, stepped, trial
+
+
+def test_the_library_is_found() -> None:
+    assert len(OPS) > 50
+    assert len(set(OPS)) == len(OPS)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_of_the_library_has_no_mistakes(file: str) -> None:
+    """Its definitions are loaded unchecked, because a start must be quick."""
+    assert load(Path(LIBRARY, f"{file}.ab")).functions or file == "models"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_definition_says_in_a_sentence_what_it_is(file: str) -> None:
+    for item in FILES[file].items:
+        if isinstance(item, s.OpDef | s.FuncDef | s.ModelDef):
+            assert item.doc is not None, item.name
+            assert item.doc.endswith("."), item.name
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_is_right_in_parts_and_its_gradient_agrees_with_differences(name: str) -> None:
+    """Every signature of every statement, forward and backward, on 2 and 3 ranks."""
+    report = check_op(op(name), op(name).definition)
+    assert [mistake.message for mistake in report.mistakes] == []
+    assert any(line.startswith("right in parts") for line in report.lines), report.lines
+
+
+def packs(name: str) -> set[str]:
+    """The names that stand for any number of dimensions in the signature of an op."""
+    types = (param.type for param in op(name).definition.params)
+    return {star.value.id for type in types for star in s.walk(type) if isinstance(star, s.Star)}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_is_tried_with_empty_shards_and_without_dimensions(name: str) -> None:
+    tried = list(small(op(name)))
+    shapes = [v.type.shape for each in tried for v in (
+        *each.function.body.args, *each.function.body.last.operands)]
+    assert any(min(shape, default=3) < 3 for shape in shapes)
+    for pack in packs(name):
+        assert any(each.sizes[pack] == [] for each in tried)
+
+
+def test_every_example_is_of_an_op() -> None:
+    assert {example.op for example in EXAMPLES} - set(OPS) == set()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_an_op_agrees_with_pytorch_in_value_and_gradient(example: Example) -> None:
+    of = example.trial()
+    step = stepped(of)
+    differentiate(Module({"step": step.function}))
+    exact = [x.astype(np.float64) if x.dtype == np.float32 else x for x in step.arguments]
+    value, *gradients = evaluate(step.function, exact, double=True)
+    tensors = [torch.from_numpy(np.array(x)) for x in exact[: len(of.arguments)]]
+    by = [t.requires_grad_() for t, a in zip(tensors, of.function.arguments, strict=True)
+          if a in float_inputs(of.function)]
+    expected = example.torch(*tensors)
+    assert value.shape == tuple(expected.shape)
+    np.testing.assert_allclose(value, expected.detach().numpy(), 1e-6, 1e-7)
+    if gradients:
+        weight = torch.from_numpy(exact[-1])
+        theirs = torch.autograd.grad(expected, by, weight, materialize_grads=True)
+        for gradient, their in zip(gradients, theirs, strict=True):
+            np.testing.assert_allclose(gradient, their.numpy(), 1e-5, 1e-6)
+
+
+WITH_SETTINGS = [example for example in EXAMPLES if example.settings]
+
+
+@pytest.mark.parametrize("example", WITH_SETTINGS, ids=str)
+def test_an_op_with_settings_is_right_in_parts_and_has_the_right_slope(example: Example) -> None:
+    of = example.trial()
+    for made in (of, *backward(of)):
+        assert [wrong for wrong in wrong_parts(made) if wrong is not None] == []
+    assert check_gradients(of.function, of.arguments).fault is None
+
+
+def test_a_trial_is_made_once() -> None:
+    assert trial("softmax") is trial("softmax")
