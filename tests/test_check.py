@@ -10,7 +10,7 @@ import pytest
 from anabranch import checking
 from anabranch.checking import check_program
 from anabranch.cli import main
-from anabranch.frontend.program import load, loads
+from anabranch.frontend.program import loads
 from anabranch.gradient_check import check_gradients
 from anabranch.trials import small, usual
 
