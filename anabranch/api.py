@@ -42,7 +42,7 @@ class Program:
         """The recipe of a model."""
         return Recipe(self, model)
 
-    def __getattr__(self, name: str) -> Entry | Model:
+    def __getattr__(self, name: str) -> Any:  # a Model or an Entry
         match self.source.scope.find(name):
             case values.Model():
                 return Model(self, name)

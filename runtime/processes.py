@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from anabranch.runtime.transport import (
     source_count,
     starts,
 )
+
+T = TypeVar("T")
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0
@@ -58,7 +60,7 @@ class ProcessWorld:
         self.process, self.processes = distributed.get_rank(), distributed.get_world_size()
         self.host_group = distributed.new_group(backend="gloo", timeout=self.timeout)
         self._connection: _Watch | None = None
-        self._connections = 0
+        self._connections = self._turns = 0
         self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}
 
     def ranks(self, plan: Plan) -> tuple[int, ...]:
@@ -93,6 +95,33 @@ class ProcessWorld:
             reason = self._connection.reason() if self._connection else ""
             raise RunError(reason or f"another process is gone: {error}") from error
         return items
+
+    def first(self, make: Callable[[], T]) -> T:
+        key = f"first/{self._turns}"
+        self._turns += 1
+        if self.process == 0:
+            try:
+                made = [make()]
+            except BaseException:
+                self.store.set(key, "failed")
+                raise
+            self.store.set(key, "made")
+        else:
+            self._wait_for(key)
+            made = []
+        found: T = self.exchange(made)[0][0]
+        return found
+
+    def _wait_for(self, key: str) -> None:
+        """However long the first process takes, as long as it is there."""
+        try:
+            while not self.store.check([key]):
+                time.sleep(POLL_SECONDS)
+            outcome = self.store.get(key).decode()
+        except RuntimeError as error:
+            raise RunError(f"process 0 is gone: {error}") from error
+        if outcome == "failed":
+            raise RunError("process 0 failed; it says why")
 
     def grant(self, run: int, steps: int, last: bool) -> int:
         key = f"grant/{self._connections}"

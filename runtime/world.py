@@ -8,12 +8,15 @@ order.
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from anabranch.ir.plan import Plan
 from anabranch.runtime.failure import Failure
 from anabranch.runtime.processes import ProcessWorld
 from anabranch.runtime.transport import ThreadTransport, Transport
+
+T = TypeVar("T")
 
 
 class World(Protocol):
@@ -32,6 +35,9 @@ class World(Protocol):
 
     def exchange(self, item: Any) -> list[Any]:
         """What every process gives, in order; all processes call it."""
+
+    def first(self, make: Callable[[], T]) -> T:
+        """What process 0 makes, for all; it may take its time."""
 
     def grant(self, run: int, steps: int, last: bool) -> int:
         """How many steps of a run may begin: process 0 says so, and the others follow. `last`:
@@ -52,6 +58,9 @@ class ThreadWorld:
 
     def exchange(self, item: Any) -> list[Any]:
         return [item]
+
+    def first(self, make: Callable[[], T]) -> T:
+        return make()
 
     def grant(self, run: int, steps: int, last: bool) -> int:
         return steps

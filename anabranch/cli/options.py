@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
 
 from anabranch.subjects import mesh_of, overrides_of
 
@@ -19,3 +23,13 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="override a line of the recipe or an argument of the model")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random draws")
+
+
+def command() -> str:
+    """How this command line is called from here, for what is proposed to type next."""
+    called = Path(sys.argv[0])
+    if called.name != "anabranch":
+        return "python -m anabranch"
+    found = shutil.which("anabranch")
+    on_path = found is not None and Path(found).resolve() == called.resolve()
+    return "anabranch" if on_path else os.path.relpath(called)

@@ -13,23 +13,26 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from anabranch import cache, generation
-from anabranch.cli.options import add_program, mesh_of, overrides_of
+from anabranch.cli.options import add_program, command, mesh_of, overrides_of
 from anabranch.driver import Options, compile_training
 from anabranch.frontend.program import Program, Training, load
 from anabranch.ir.diagnostics import UserError, fail
 from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint
+from anabranch.runtime.checkpoint import Progress
 from anabranch.runtime.data import Reader, make_reader
 from anabranch.runtime.session import Session
 from anabranch.runtime.world import World, world_of_environment
 from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train
 
 RUNS = Path("runs")
+TEXT = "text"  # the reader that has data of its own
 PROMPT, SAMPLE = "def ", 200
 
 
@@ -65,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
         if world.process:  # all processes find the same mistake; the first one tells
             return 1
         raise
-    plan = _planned(job, world, passes=args.time_passes)
+    make = _compiled_now if args.time_passes else _cached
+    plan = world.first(lambda: make(job))
     with Session(plan, world=world, seed=job.seed, trace=args.trace) as session:
         _set_states(session, args.resume)
         seconds = time.perf_counter() - began
@@ -73,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             _say(f"ready after {seconds:.1f} s, {_memory(session)}")
         report, sample = _train(session, job, seconds)
     if world.process == 0:
-        _finish(args, report, sample)
+        _finish(job, report, sample, as_json=args.json)
     return 0
 
 
@@ -84,41 +88,54 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command line, understood."""
+    """A command line, understood. `again` is the command that goes on with the run."""
 
     program: Program
     training: Training
-    model: str | None
-    overrides: dict[str, object]
+    settings: dict[str, Any]
     options: Options
     seed: int
     source: str | None
     run: Run
+    again: str
 
 
 def prepare(args: argparse.Namespace, world: World) -> Job:
     """Everything that can be wrong with a command line is found here. A checkpoint's notes say
-    which model it is of and with what settings; what is given now comes first."""
+    of what it is one; what is given now comes first."""
     _check_numbers(args)
-    done = checkpoint.read_progress(args.resume) if args.resume else None
-    notes = json.loads(done.notes) if done and done.notes else {"model": None, "set": {}}
-    overrides: dict[str, object] = {**notes["set"], **overrides_of(args.set)}
-    if args.steps is not None:
-        overrides["steps"] = args.steps
     mesh = mesh_of(args.mesh)
     if world.processes not in (1, mesh.ranks):
         raise fail(f"the mesh {mesh} has {mesh.ranks} ranks, and there are {world.processes} "
                    "processes", help="start as many processes as there are ranks, or one")
-    program, model = load(args.file), args.model or notes["model"]
-    training = program.training(model, overrides, mesh.stages)
-    seed = args.seed if args.seed is not None else done.seed if done else 0
-    run = Run(_folder(args), training.steps, done.step if done else 0, seed,
-              args.checkpoint_every, notes=json.dumps({"model": model, "set": overrides}))
+    done = checkpoint.read_progress(args.resume) if args.resume else Progress(0, 0)
+    settings = _settings(args, done)
+    program = load(args.file)
+    training = program.training(settings["model"], settings["set"], mesh.stages)
+    seed = done.seed if args.seed is None else args.seed
+    run = Run(_folder(args), training.steps, done.step, seed, args.checkpoint_every,
+              notes=json.dumps(settings))
     if run.first >= run.steps:
         raise fail(f"{args.resume} has done {run.first} of {run.steps} steps already",
                    help=f"ask for more, as in --steps {2 * run.first}")
     options = Options(mesh, args.micro, args.slots, checked=not args.no_check)
-    return Job(program, training, model, overrides, options, seed, args.data, run)
+    return Job(program, training, settings, options, seed, settings["data"], run,
+               _again(args, run))
+
+
+def _settings(args: argparse.Namespace, done: Progress) -> dict[str, Any]:
+    """What a run is of: the model, its overrides, its data."""
+    known = json.loads(done.notes or "{}")
+    steps = {} if args.steps is None else {"steps": args.steps}
+    data = str(Path(args.data).resolve()) if args.data else known.get("data")
+    return {"model": args.model or known.get("model"), "data": data,
+            "set": {**known.get("set", {}), **overrides_of(args.set), **steps}}
+
+
+def _again(args: argparse.Namespace, run: Run) -> str:
+    options = {"--mesh": args.mesh, "--micro": args.micro}
+    given = "".join(f" {name} {value}" for name, value in options.items() if value)
+    return f"{command()} train {args.file}{given} --resume {run.checkpoint}"
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
@@ -143,23 +160,10 @@ def _folder(args: argparse.Namespace) -> Path:
     return next(RUNS / name for name in names if not (RUNS / name / CHECKPOINT).exists())
 
 
-def _planned(job: Job, world: World, *, passes: bool) -> Plan:
-    """The plan, from the cache or made now, by the first process for all."""
-    plan = None
-    try:
-        if world.process == 0:
-            plan = _compiled_now(job) if passes else _cached(job)
-    finally:
-        of_first: Plan | None = world.exchange(plan)[0]
-    if of_first is None:
-        raise SystemExit(1)  # the first process says why
-    return of_first
-
-
 def _cached(job: Job) -> Plan:
     began = time.perf_counter()
-    name = cache.key(job.program.sources, "train", job.model, sorted(job.overrides.items()),
-                     job.options)
+    about = (job.settings["model"], sorted(job.settings["set"].items()), job.options)
+    name = cache.key(job.program.sources, "train", *about)
     plan, there = cache.plan(name, lambda: compile_training(job.training, job.options).plan)
     how = "planned before" if there else f"planned in {time.perf_counter() - began:.1f} s"
     _say(f"{job.program.path}, mesh {job.options.mesh}: {how}")
@@ -188,16 +192,17 @@ def _train(session: Session, job: Job, seconds: float) -> tuple[Report, str]:
         report = train(session, _reader(job), job.run, seconds)
     except KeyboardInterrupt:
         if session.process == 0:
-            _say(f"\nsaved; go on with: anabranch train {job.program.path} "
-                 f"--resume {job.run.checkpoint}")
+            _say(f"\nsaved; go on with: {job.again}")
         raise
     programs = {p.name for p in session.plan.programs}
-    writes = job.training.reader.name == "text" and generation.PROGRAM in programs
+    writes = job.training.reader.name == TEXT and generation.PROGRAM in programs
     return report, generation.text(session, PROMPT, SAMPLE) if writes else ""
 
 
 def _reader(job: Job) -> Reader:
     reader = job.training.reader
+    if job.source is None and reader.name != TEXT:
+        raise fail(f"the reader '{reader.name}' of the recipe needs data", help="give --data PATH")
     return make_reader(reader.name, job.source, job.seed, reader.arguments)
 
 
@@ -215,31 +220,27 @@ def _memory(session: Session) -> str:
     return f"{session.allocated_bytes / 1e6:.1f} MB for {ranks} ({predicted:.1f} MB predicted)"
 
 
-def _finish(args: argparse.Namespace, report: Report, sample: str) -> None:
-    text = "\n".join(_summary(args, report, sample))
-    if args.json:
+def _finish(job: Job, report: Report, sample: str, *, as_json: bool) -> None:
+    text = "\n".join(_summary(job, report, sample))
+    if as_json:
         _say(text)
         print(json.dumps(report.as_dict()))
     else:
         print(text)
 
 
-def _summary(args: argparse.Namespace, report: Report, sample: str) -> list[str]:
-    lines = [
-        f"\nvalidation loss {report.val_loss:.4f} nats ({report.scored_targets:,} held-out "
-        f"targets), training loss {report.train_loss:.4f}",
-        f"{report.steps} steps, {report.tokens_per_second:,.0f} tokens/s, "
-        f"{report.peak_bytes / 1e6:.1f} MB",
-    ]
+def _summary(job: Job, report: Report, sample: str) -> Iterator[str]:
+    yield (f"\nvalidation loss {report.val_loss:.4f} nats ({report.scored_targets:,} held-out "
+           f"targets), training loss {report.train_loss:.4f}")
+    yield (f"{report.steps} steps, {report.tokens_per_second:,.0f} tokens/s, "
+           f"{report.peak_bytes / 1e6:.1f} MB ({report.predicted_peak_bytes / 1e6:.1f} predicted)")
     if sample:
-        lines += ["\nit writes:", f"{PROMPT}{sample}"]
-    lines += [f"\ncheckpoint  {report.checkpoint}", f"loss curve  {report.loss_curve}"]
+        yield f"\nit writes:\n{PROMPT}{sample}"
+    yield f"\ncheckpoint  {report.checkpoint}\nloss curve  {report.loss_curve}"
     if report.trace:
-        lines.append(f"trace       {report.trace} (open it in Perfetto)")
-    lines.append("\ntry next:")
+        yield f"trace       {report.trace} (open it in Perfetto)"
+    yield "\ntry next:"
     if sample:
-        lines.append(f"  anabranch generate {args.file} --checkpoint {report.checkpoint} "
-                     f"--prompt '{PROMPT}'")
-    lines.append(f"  anabranch train {args.file} --resume {report.checkpoint} "
-                 f"--steps {2 * report.steps}")
-    return lines
+        yield (f"  {command()} generate {job.program.path} --checkpoint {report.checkpoint} "
+               f"--prompt '{PROMPT}'")
+    yield f"  {job.again} --steps {2 * report.steps}"

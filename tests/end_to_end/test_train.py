@@ -175,3 +175,48 @@ def test_the_seconds_of_each_pass_are_printed(
     assert main(command) == 0
     printed = [line.split()[-1] for line in capsys.readouterr().err.splitlines() if " s  " in line]
     assert {"differentiate", "plan", "localise", "fuse", "schedule", "all"} <= set(printed)
+
+
+def test_a_resumed_run_knows_its_settings_and_its_data(trained: Train, workplace: Path) -> None:
+    whole = trained("--name", "whole", "--set", "dim=4")
+    part = trained("--name", "part", "--set", "dim=4", "--set",
+                   "lr=cosine(peak=1e-2, warmup=2, total=12)", "--steps", "5")
+    command = ["train", str(TINY), "--resume", part["checkpoint"], "--steps", "12"]
+    assert main(command) == 0
+    assert curve(part) == curve(whole)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(
+    trained: Train, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", str(TINY), "--data", "corpus.txt", "--set", "lr=1e30", "--steps", "50"]
+    assert main(command) == 1
+    assert "try a lower learning rate" in capsys.readouterr().err
+
+
+ARRAYS = """
+model Line(n: int):
+    w: f32[n] = zeros()
+
+    def loss(x: f32[B, n], y: f32[B]) -> f32[]:
+        return mse(x @ w, y)
+
+train Line(n=3):
+    steps     = 200
+    data      = arrays(batch=8)
+    optimizer = adamw(lr=1e-1, weight_decay=0.0)
+"""
+
+
+def test_arrays_of_a_file_are_trained_on(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("line.ab").write_text(ARRAYS)
+    x = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
+    np.savez("data.npz", x=x, y=x @ np.array([1, -2, 3], np.float32))
+    assert main(["train", "line.ab"]) == 1
+    assert "give --data PATH" in capsys.readouterr().err
+    assert main(["train", "line.ab", "--data", "data.npz", "--mesh", "data=2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    np.testing.assert_allclose(load_file(report["checkpoint"])["w"], [1, -2, 3], atol=1e-2)
+    assert report["val_loss"] < 1e-3
