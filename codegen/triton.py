@@ -259,14 +259,14 @@ class _Printer:
     # statements
 
     def _block(self, body: Sequence[Statement]) -> None:
-        """Statements; an accumulator that starts here is settled after the last loop over it."""
+        """Statements; an accumulator that starts here is settled after its last update."""
         own = {s.name for s in body if isinstance(s, Start)}
         for i, s in enumerate(body):
             self._statement(s)
-            if isinstance(s, Loop):
-                later = set[str]().union(*(_updated(x) for x in body[i + 1 :]))
-                for name in sorted(own & _updated(s) - later):
-                    self._settle(name)
+            later = set[str]().union(*(_updated(x) for x in body[i + 1 :]))
+            touched = {s.name} if isinstance(s, Start) else _updated(s)
+            for name in sorted(own & touched - later):
+                self._settle(name)
 
     def _statement(self, s: Statement) -> None:
         match s:

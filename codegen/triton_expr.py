@@ -87,10 +87,8 @@ def fold(expr: Expr, known: Mapping[str, Const]) -> Expr:
     return transform(expr, rule)
 
 
-def _evaluated(fn: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
-    if any(isinstance(a, Const) and a.dtype not in NUMPY for a in args):
-        return None
-    values = [NUMPY[a.dtype](a.value) for a in args if isinstance(a, Const)]
+def _evaluated(fn: str, args: tuple[Expr, ...], dtype: str) -> Expr:
+    values = [NUMPY[computed(a.dtype)](a.value) for a in args if isinstance(a, Const)]
     with np.errstate(all="ignore"):
         result: Any = np.asarray(PRIMITIVES[fn].evaluate(*values)).astype(NUMPY[computed(dtype)])
     return Const(result.item(), dtype)

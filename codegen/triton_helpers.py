@@ -110,7 +110,7 @@ def ab_trunc(x):
 ''',
     "ab_rsqrt": '''
 def ab_rsqrt(x):
-    return tl.sqrt(1.0 / x) if x.dtype == tl.float64 else tl.div_rn(1.0, tl.sqrt_rn(x))
+    return 1.0 / tl.sqrt(x) if x.dtype == tl.float64 else tl.div_rn(1.0, tl.sqrt_rn(x))
 ''',
     "ab_mod": '''
 def ab_mod(a, b):

@@ -25,7 +25,7 @@ from anabranch.ir.reference import evaluate_op
 
 Array = np.ndarray[Any, Any]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SMALL = {"dim": 20, "heads": 2, "depth": 1, "context": 11, "vocab": 37}  # nothing divides a block
+SMALL = {"dim": 20, "heads": 2, "depth": 2, "context": 11, "vocab": 37}  # nothing divides a block
 
 
 @dataclass(frozen=True)

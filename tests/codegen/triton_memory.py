@@ -6,7 +6,6 @@ status. Importing this imports triton, which decides there and then whether it i
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ import numpy as np
 import torch
 
 from anabranch.codegen.emit import launches
+from anabranch.codegen.triton_compile import load
 from anabranch.ir.core import Op
-from anabranch.ir.launch import KernelText, LaunchSpec, Pointer
+from anabranch.ir.launch import LaunchSpec, Pointer
 
 Array = np.ndarray[Any, Any]
 Module = Any
@@ -54,18 +54,6 @@ class Buffer:
         first, last = self.whole[:BORDER], self.whole[BORDER + self.elements :]
         fill = torch.full((1,), FILL, dtype=self.whole.dtype, device=self.whole.device)
         return bool((first == fill).all() and (last == fill).all())
-
-
-def load(text: KernelText, folder: Path) -> Module:
-    """The file of a kernel as a module."""
-    path = folder / f"{text.symbol}.py"
-    path.write_text(text.source)
-    spec = importlib.util.spec_from_file_location(text.symbol, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def call(module: Module, spec: LaunchSpec, arguments: Sequence[Any]) -> None:

@@ -1,0 +1,87 @@
+"""Kernels in Triton, without a GPU: run in its interpreter, and compiled ahead of time.
+
+Triton decides once per process whether it interprets, so those tests are a file of their own,
+`interpreted.py`, which is run here in a process of its own, in parts that take equally long.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.codegen.emit import launches
+from anabranch.codegen.facts import fits_in_i32
+from anabranch.codegen.tile import tile
+from anabranch.codegen.triton import print_kernel, wishes
+from anabranch.ir.core import Op
+from anabranch.ir.space import clause
+from tests.codegen.cases import CASES, PRODUCTS, as_one, parsed
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("step_runs_kernel", "step_runs_where", "case", "random or primitive or extremes or index")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_kernels_give_in_the_interpreter_what_the_reference_gives(part: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", part,
+               "tests/codegen/interpreted.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, "TRITON_INTERPRET": "1"})
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def source(op: Op) -> str:
+    return "\n".join(s.kernel.source for s in launches(op, "triton"))
+
+
+def test_a_kernel_begins_at_the_same_line_of_its_file_wherever_it_comes_from() -> None:
+    """Triton's cache knows a kernel by its text and its line."""
+    for name in ("gelu", "layer norm", "dropout"):
+        for spec in launches(as_one(parsed(CASES[name])), "triton"):
+            lines = spec.kernel.source.splitlines()
+            assert lines[:6] == ["import triton", "import triton.language as tl", "", "",
+                                 "@triton.jit", f"def {spec.kernel.symbol}("]
+
+
+def test_nothing_is_left_to_defaults() -> None:
+    (op, _) = parsed(PRODUCTS["matrix product"]).body
+    text = source(op)
+    assert 'input_precision="ieee"' in text
+    assert all(word in text for word in ("num_warps", "num_stages", "enable_fp_fusion"))
+    assert "tl.div_rn(" in source(as_one(parsed(CASES["softmax"])))
+
+
+def test_layers_of_one_structure_share_their_kernels() -> None:
+    first, second = (parsed(CASES["layer norm"].replace("%w", name)) for name in ("%w", "%scale"))
+    assert source(as_one(first)) == source(as_one(second))
+
+
+def test_a_row_that_fits_a_block_is_loaded_once() -> None:
+    """However many passes over it the kernel has."""
+    short, long = (source(as_one(parsed(CASES["layer norm"].replace("35", n))))
+                   for n in ("35", "5000"))
+    assert short.count("tl.load(x_ptr") == 1
+    assert "for " not in short
+    assert long.count("tl.load(x_ptr") == 3
+
+
+def test_indices_have_64_bits_where_32_are_not_enough() -> None:
+    text = """(%x: f32[{n}, 4]) {{
+        %y: f32[{n}] = [i] %x[i, 1]"""
+    (small, _), (large, _) = (parsed(text.format(n=n)).body for n in (1000, 1 << 30))
+    assert "tl.int64" not in source(small)
+    assert "tl.program_id(0).to(tl.int64)" in source(large)
+    (piece,) = tile(large, wishes([clause(large)])).pieces
+    assert not fits_in_i32(piece)
+
+
+def test_a_name_that_python_or_a_block_has_is_spelled_differently() -> None:
+    text = """(%range: f32[5, 70], %lambda: f32[70]) {
+        %ROWS: f32[5, 70] = [async, i] %range[async, i] * %lambda[i]
+        return %ROWS"""
+    (piece,) = tile(as_one(parsed(text))).pieces
+    compile(print_kernel(piece.kernel), "kernel.py", "exec")

@@ -1,0 +1,59 @@
+"""Every kernel of W1's training step, and of that of a GPT with dropout, compiled without a GPU.
+
+At the sizes of W1, where most extents are multiples of 16 and accesses can be of 128 bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from anabranch.codegen.emit import launches
+from anabranch.codegen.triton_compile import aligned, census, compile_kernel, load
+from anabranch.ir.launch import LaunchSpec
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.ops import Compute, Fused
+from tests.codegen.triton_cases import steps
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes that a program may have
+STEPS = [(0.0, {}), (0.1, {}), (0.1, {"data": 2}), (0.1, {"model": 2})]
+HALVES = 2
+
+
+@functools.cache
+def kernels() -> tuple[LaunchSpec, ...]:
+    """Each kernel once, in the order of the steps: what differs by more than unaligned numbers."""
+    found: dict[object, LaunchSpec] = {}
+    for drop, axes in STEPS:
+        for module in steps(Mesh.of(**axes), {"drop": drop, "depth": 2}, batch=8):
+            for op in module.functions["train"].body:
+                if isinstance(op, (Compute, Fused)):
+                    for spec in launches(op, "triton"):
+                        sizes = spec.ints[-spec.kernel.source.count(": tl.constexpr"):]
+                        key = spec.kernel.digest, tuple(aligned(spec, 99)), sizes
+                        found.setdefault(key, spec)
+    return tuple(found.values())
+
+
+@pytest.mark.parametrize("half", range(HALVES))
+@pytest.mark.parametrize("architecture", SHARED)
+def test_every_kernel_compiles_without_spilling(
+    architecture: int, half: int, tmp_path: Path
+) -> None:
+    compiler = pytest.importorskip("triton.backends.compiler")
+    target = compiler.GPUTarget("cuda", architecture, 32)
+    vectors = 0
+    for spec in kernels()[half::HALVES]:
+        module = load(spec.kernel, tmp_path)
+        found = census(compile_kernel(spec, module, target), tmp_path)
+        counts = dict(found.instructions)
+        assert found.stack == 0, f"{spec.kernel.symbol}: {found}"
+        assert found.shared <= SHARED[architecture], f"{spec.kernel.symbol}: {found}"
+        assert counts["atomic"] == 0, "the order of every sum is fixed"
+        if "tl.dot" in spec.kernel.source:
+            assert counts["fma"] > 0, f"{spec.kernel.symbol}: {found}"
+            assert counts["tensor"] == 0, "products of f32 are those of IEEE"
+        vectors += counts["ld128"] > 0
+    assert vectors > len(kernels()) / HALVES / 3
