@@ -6,12 +6,14 @@ Tables are of one rank; what differs between ranks at a glance (memory) is shown
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from anabranch.ir import plan as p
 from anabranch.tabular import count, duration, table
 
 LONGEST_SEQUENCE = 16  # firings of a stream that are shown
+DIGEST = re.compile(r"_[0-9a-f]{10}$")  # of a kernel's text, at the end of its symbol
 
 
 def show(plan: p.Plan, rank: int = 0) -> str:
@@ -94,7 +96,8 @@ def _does(plan: p.Plan, actor: p.Actor) -> str:
         members = ",".join(map(str, plan.comms[t.comm].ranks))
         reduce = f" {t.reduce}" if t.reduce else ""
         return f"{t.op}{reduce} among {members}"
-    symbols = dict.fromkeys(plan.kernels[launch.kernel].symbol for launch in actor.launches)
+    symbols = dict.fromkeys(
+        DIGEST.sub("", plan.kernels[launch.kernel].symbol) for launch in actor.launches)
     shown = list(symbols)[:2]
     more = len(symbols) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
