@@ -106,7 +106,7 @@ def lower(
     for each, single in _separate(module, clock):
         steps = pipeline.global_passes(_target(each, options, micro, layouts))
         if each == name:
-            every = (*steps, *pipeline.local_passes(rank))
+            every = (*steps, *pipeline.local_passes(rank, checked=options.checked))
             wanted = [passes.name_of(step) for step in every].index(pipeline.STAGES[stage])
             return _run(every[: wanted + 1], single, options, clock)
         if not layouts:
