@@ -16,7 +16,7 @@ def test_doctor_is_content_where_the_tests_run(capsys: pytest.CaptureFixture[str
     findings = json.loads(capsys.readouterr().out)
     assert [finding for finding in findings if finding["verdict"] == "problem"] == []
     assert code == 0
-    assert {"python", "numpy", "cpu", "C compiler", "cache", "BLAS"} <= {
+    assert {"python", "numpy", "cpu", "C compiler", "cache", "BLAS", "self-test"} <= {
         finding["topic"] for finding in findings
     }
 
@@ -56,3 +56,11 @@ def test_a_compiler_that_fails_is_a_problem_with_its_words(
     monkeypatch.setenv("ANABRANCH_CC", str(broken))
     last = list(doctor.examine(doctor.kernels))[-1]
     assert (last.verdict, "no such header" in last.text) == ("problem", True)
+
+
+def test_a_wrong_result_of_the_self_test_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.selftest.deviation", lambda: 0.5)
+    (finding,) = doctor.self_test()
+    assert (finding.topic, finding.verdict) == ("self-test", "problem")
+    monkeypatch.setattr("anabranch.selftest.deviation", lambda: float("nan"))
+    assert next(doctor.self_test()).verdict == "problem"

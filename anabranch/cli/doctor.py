@@ -30,6 +30,7 @@ REQUIRED = ("numpy", "sympy", "lark", "highspy", "rich", "safetensors")
 OPTIONAL = {"torch": "torch arrays, torchrun, library kernels", "triton": "kernels for GPUs"}
 COLOURS = {"ok": 32, "note": 33, "problem": 31}  # of a terminal: green, yellow, red
 
+TOLERANCE = 1e-4  # of the self-test, in f32
 PROBE = "int anabranch_doctor_probe(int x) { return 7 * x; }"
 
 
@@ -167,5 +168,16 @@ def blas(found: Blas | None) -> Finding:
     return Finding("BLAS", "ok", f"NumPy's, by pointer: {name}, {found.index_bits}-bit sizes")
 
 
+def self_test() -> Iterator[Finding]:
+    """A small program through compiler and runtime, against the reference evaluator."""
+    from anabranch.selftest import deviation
+
+    began = time.perf_counter()
+    found = deviation()
+    verdict = "ok" if found < TOLERANCE else "problem"
+    yield Finding("self-test", verdict, "a program compiled for 2 ranks and run: within "
+                  f"{found:.0e} of what it means, in {time.perf_counter() - began:.1f} s")
+
+
 Check = Callable[[], Iterator[Finding]]
-CHECKS: tuple[Check, ...] = (versions, devices, kernels)
+CHECKS: tuple[Check, ...] = (versions, devices, kernels, self_test)
