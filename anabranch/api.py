@@ -81,6 +81,9 @@ class Model:
     name: str
     arguments: tuple[tuple[str, object], ...] = ()
 
+    def __repr__(self) -> str:
+        return f"the model {self.name}"
+
     def __call__(self, **arguments: object) -> Model:
         return Model(self.program, self.name, tuple(sorted(arguments.items())))
 
@@ -128,6 +131,9 @@ def compile(
     shape of an argument by any array of that shape. Unless `checked`, an index out of range is
     clamped; unless `cached`, the plan is made even if it has been before.
     """
+    if not isinstance(what, Recipe | Entry):
+        raise fail(f"{what!r} cannot be compiled", help="give a recipe (program.train), or a "
+                   "function: program.softmax, program.GPT(dim=128, ...).forward")
     options = Options(mesh or meshes.Mesh(), micro, slots, checked=checked)
     inputs = {name: _type(name, value) for name, value in given.items() if _is_array(value)}
     sizes = {name: value for name, value in given.items() if name not in inputs}

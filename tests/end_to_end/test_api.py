@@ -193,6 +193,8 @@ def test_what_cannot_be_compiled_says_why(program: ab.api.Program) -> None:
         ab.compile(program.train, set={"dmi": 4})
     with pytest.raises(ab.UserError, match="a recipe takes no argument 'dim'"):
         ab.compile(program.train, dim=4)
+    with pytest.raises(ab.UserError, match="the model Tiny cannot be compiled"):
+        ab.compile(program.Tiny)
     with pytest.raises(ab.UserError, match="reserved"):
         ab.Mesh(micro=2)
 
