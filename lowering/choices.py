@@ -40,6 +40,7 @@ from anabranch.lowering.signatures import Option, split_options, structure
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 NO_TERMS = {""}
+NUMBER = re.compile(r"(?<![^.\s])\d+(?![^.\s])")  # of a layer, in a path
 Priced = dict[Option, float]  # what a node may choose, with seconds
 
 MEMORY_PRICE = 1e-15  # seconds a byte held on a rank is worth, where time does not decide
@@ -52,6 +53,13 @@ class Node:
     members: list[Op | Value]
     options: tuple[Option, ...]
     seconds: Matrix
+
+    @property
+    def name(self) -> str:
+        """The name of the first member, without its numbers."""
+        first = self.members[0]
+        value = first if isinstance(first, Value) else (*first.results, None)[0]
+        return NUMBER.sub("*", value.name) if value is not None else ""
 
 
 @dataclass(slots=True, eq=False)
@@ -303,22 +311,20 @@ def _is_filled(
 class Ties:
     """Which ops and arguments choose together: keys that are equal for those of repeated layers."""
 
-    NUMBER = re.compile(r"(?<![^.\s])\d+(?![^.\s])")
-
     def __init__(self, function: Function) -> None:
         self.count: Counter[Hashable] = Counter()
         self.pins = _pins_by_layer(function)
 
     def of_argument(self, argument: Argument, demands: Sequence[Demand]) -> Hashable:
         name = argument.value.name
-        if argument.role != "state" or not self.NUMBER.search(name):
+        if argument.role != "state" or not NUMBER.search(name):
             return argument.value
         pinned = tuple(demand.layout for demand in demands)
         return ("state", self._shared(name), argument.value.type, pinned, argument.stage)
 
     def of_op(self, op: Op, micro: Hashable) -> Hashable:
         path = op.loc.path
-        if isinstance(op, Return) or not self.NUMBER.search(path):
+        if isinstance(op, Return) or not NUMBER.search(path):
             return op
         alike = structure(op) if isinstance(op, Compute) else op.result.type
         here = (path, op.loc.line, alike, op.stage, micro, op.recompute)
@@ -327,12 +333,12 @@ class Ties:
 
     def _shared(self, path: str) -> Hashable:
         """A path without its numbers, and the pins of the layer that it lies in."""
-        return self.NUMBER.sub("*", path), self.pins.get(layer_of(path), frozenset())
+        return NUMBER.sub("*", path), self.pins.get(layer_of(path), frozenset())
 
 
 def layer_of(path: str) -> str:
     """The outermost numbered part of a path: `blocks.3` of `optimizer.blocks.3.attn.proj`."""
-    number = Ties.NUMBER.search(path)
+    number = NUMBER.search(path)
     return ".".join(path[: number.end()].split(".")[-2:]) if number else path
 
 
@@ -341,5 +347,5 @@ def _pins_by_layer(function: Function) -> Mapping[str, frozenset[tuple[str, Layo
     pinned = [(op.loc.path, op.layout) for op in function.body if isinstance(op, Pin)]
     pinned += [(a.value.name, a.pin) for a in function.arguments if a.pin is not None]
     for path, layout in pinned:
-        found.setdefault(layer_of(path), set()).add((Ties.NUMBER.sub("*", path), layout))
+        found.setdefault(layer_of(path), set()).add((NUMBER.sub("*", path), layout))
     return {layer: frozenset(pins) for layer, pins in found.items()}

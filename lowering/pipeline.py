@@ -16,6 +16,7 @@ from anabranch.ir.passes import Pass
 from anabranch.ir.sbp import Layout
 from anabranch.lowering.boxing import lower_boxes
 from anabranch.lowering.clamp import clamp_indices
+from anabranch.lowering.cost import step_prices
 from anabranch.lowering.differentiate import differentiate
 from anabranch.lowering.fuse import fuse
 from anabranch.lowering.localise import localise
@@ -47,11 +48,12 @@ STAGES = {
 
 def global_passes(target: Target) -> tuple[Pass, ...]:
     """Whole program to primitive boxes."""
+    rank = target.machine.shared_by(target.mesh.ranks)
     return (
         differentiate,
         simplify,
         partial(plan, mesh=target.mesh, machine=target.machine, pins=dict(target.layouts)),
-        lower_boxes,
+        partial(lower_boxes, seconds=step_prices(target.mesh, rank)),
     )
 
 

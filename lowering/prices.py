@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,14 @@ def conversions(
     """Seconds from each source layout to each wanted copy; infinite where there is no way.
     `mesh` is that of a stage, `type` is without layout."""
     layouts = (*sources, *(layout for layout, _ in wanted))
-    table = _table(type, _partials(layouts), _times(layouts), _thin(type, layouts, mesh), mesh,
+    steps = _steps(type, _partials(layouts), _times(layouts), _thin(type, layouts, mesh), mesh,
                    seconds)
-    rows = [table.index[layout] for layout in sources]
-    return np.stack([
-        (table.moved if moves else table.direct)[rows, table.index[layout]]
-        for layout, moves in wanted
-    ], axis=1) if wanted else np.zeros((len(rows), 0))
+    rows = [steps.index[layout] for layout in sources]
+    found = np.zeros((len(rows), len(wanted)))
+    for column, (layout, moves) in enumerate(wanted):
+        ways = steps.ways(tuple(e.op for e in layout.sbps()))
+        found[:, column] = (ways.moved if moves else ways.direct)[rows, steps.index[layout]]
+    return found
 
 
 def _partials(layouts: Sequence[Layout]) -> tuple[str, ...]:
@@ -54,14 +56,12 @@ def _thin(type: TensorType, layouts: Sequence[Layout], mesh: Mesh) -> frozenset[
         if sbp.kind == "S" and type.shape[sbp.dim] < mesh.size(axis))
 
 
-class _Table:
-    """The layouts of a type with their numbers, and seconds from each to each: within a stage, and
-    with a move to another stage on the way (computed when wanted)."""
+class _Ways:
+    """Seconds from each layout to each: within a stage, and with a move to another stage on the
+    way (computed when wanted)."""
 
-    def __init__(self, type: TensorType, layouts: Sequence[Layout], direct: Matrix,
-                 move: Matrix) -> None:
-        self.type, self.direct, self.move = type, direct, move
-        self.index = {layout: i for i, layout in enumerate(layouts)}
+    def __init__(self, direct: Matrix, move: Matrix) -> None:
+        self.direct, self.move = direct, move
 
     @functools.cached_property
     def moved(self) -> Matrix:
@@ -70,25 +70,55 @@ class _Table:
         return there
 
 
+@dataclass(slots=True)
+class _Steps:
+    """The layouts of a type with their numbers, and seconds of the steps between them. Steps that
+    make terms (`fills`: axis, reduction, from, to, seconds) are kept apart, since the router takes
+    them only on axes where terms are wanted."""
+
+    index: dict[Layout, int]
+    others: Matrix
+    fills: list[tuple[int, str, int, int, float]]
+    move: Matrix
+    known: dict[tuple[str, ...], _Ways] = field(default_factory=dict)
+
+    def ways(self, terms: tuple[str, ...]) -> _Ways:
+        """All shortest ways to layouts with these reductions along the axes (empty: none)."""
+        if terms not in self.known:
+            direct = self.others.copy()
+            for axis, op, i, j, price in self.fills:
+                if terms[axis] == op:
+                    direct[i, j] = price
+            for via in range(len(direct)):  # Floyd and Warshall, a row at a time
+                np.minimum(direct, direct[:, via, None] + direct[None, via, :], out=direct)
+            self.known[terms] = _Ways(direct, self.move)
+        return self.known[terms]
+
+
 @functools.cache
-def _table(
+def _steps(
     type: TensorType, partials: tuple[str, ...], times: tuple[Sbp, ...], thin: frozenset[int],
     mesh: Mesh, seconds: Seconds,
-) -> _Table:
+) -> _Steps:
     layouts = layouts_of(type, mesh, partials, times, thin)
     index = {layout: i for i, layout in enumerate(layouts)}
-    direct = np.full((len(layouts), len(layouts)), np.inf)
-    np.fill_diagonal(direct, 0.0)
+    others = np.full((len(layouts), len(layouts)), np.inf)
+    np.fill_diagonal(others, 0.0)
+    fills = []
     for i, layout in enumerate(layouts):
-        for op in partials or ("",):
+        for op in (layout.partial,) if layout.partial else partials or ("",):
             target = layout_on(mesh, [P(op) if op else B] * len(mesh.axes))
             for step in neighbours(type, layout, target, mesh):
-                if (j := index.get(step.layout)) is not None and np.isinf(direct[i, j]):
-                    direct[i, j] = seconds(type, layout, step.layout, step.step, step.axis)
-    for via in range(len(layouts)):  # Floyd and Warshall, a row at a time
-        np.minimum(direct, direct[:, via, None] + direct[None, via, :], out=direct)
+                j = index.get(step.layout)
+                if j is None or (step.step != "fill" and np.isfinite(others[i, j])):
+                    continue
+                price = seconds(type, layout, step.layout, step.step, step.axis)
+                if step.step == "fill":
+                    fills.append((mesh.names.index(step.axis), op, i, j, price))
+                else:
+                    others[i, j] = price
     move = np.array([seconds(type, layout, layout, "move", "") for layout in layouts])
-    return _Table(type, layouts, direct, move)
+    return _Steps(index, others, fills, move)
 
 
 def layouts_of(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from anabranch.ir.diagnostics import CompilerBug
-from anabranch.lowering.choices import Choices, Flow
+from anabranch.lowering.choices import Choices, Flow, Node
 from anabranch.lowering.eliminate import Classes, Rest, eliminate
 from anabranch.lowering.prices import Matrix
 
@@ -59,8 +59,7 @@ class Solution:
 def solve(choices: Choices, limit: float = 20.0) -> Solution:
     """The cheapest plan; `limit` caps the seconds of the integer search."""
     noisy = [
-        node.seconds / MICROSECOND + _noise(number, len(node.options))
-        for number, node in enumerate(choices.nodes)]
+        node.seconds / MICROSECOND + _noise(node) for node in choices.nodes]
     flows = [Flow(f.producer, f.made, f.readers, f.prices / MICROSECOND) for f in choices.flows]
     rest = eliminate(noisy, flows)
     chosen = [0] * len(noisy)
@@ -75,9 +74,11 @@ def solve(choices: Choices, limit: float = 20.0) -> Solution:
     return Solution(chosen, seconds, max(0.0, seconds - gap * MICROSECOND))
 
 
-def _noise(number: int, count: int) -> Matrix:
-    codes = [zlib.crc32(f"{number}:{k}".encode()) for k in range(count)]
-    return NOISE / 2**32 * np.array(codes, float)
+def _noise(node: Node) -> Matrix:
+    """Differences between the choices of a node, the same in all programs that have one like it."""
+    names = [f"{node.name} {' '.join(map(str, operands))} {result}"
+             for operands, result in node.options]
+    return NOISE / 2**32 * np.array([zlib.crc32(name.encode()) for name in names], float)
 
 
 class _Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.ir.core import Function, Module, Value
@@ -110,81 +110,98 @@ def program(seed: int, most: int = 6) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A value in the middle of a plan: where it was made (an argument: nowhere yet), and the copies
-    that are wanted of it so far."""
+    """A value in the middle of a plan: where it was made or placed, and the copies of it so far."""
 
-    made: Layout | None
-    copies: frozenset[Layout]
+    made: int
+    copies: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
-    """Arguments that are placed behind op `after`: alone, or states with the value that updates
-    them all, whose copies they share."""
-
-    after: int
-    arguments: tuple[Value, ...]
-    update: Value | None
+Holding = dict[Value, Held]
+Choice = tuple[float, tuple[int, ...], int]  # seconds, layouts of the operands and of the result
 
 
 class Search:
-    """Tries every choice of every op, in order. It turns back where what is paid already, and what
-    the ops to come cost at least, is not below the best known plan, and where it has been before
-    for less with the same choices left. Prices come from the router and the cost model, op by op
-    and box by box: nothing here is shared with the planner."""
+    """Tries every choice of every op, in order, and every place of an argument when an op first
+    reads it. It turns back where what is paid already, and what the ops to come cost at least, is
+    not below the best known plan, and where it has been before for less with the same choices
+    left. Prices come from the router and the cost model, op by op and box by box: nothing here is
+    shared with the planner. Layouts are numbered, since a great many are compared."""
 
     def __init__(self, function: Function, mesh: Mesh, machine: Machine) -> None:
         self.mesh, self.machine = mesh, machine.shared_by(mesh.ranks)
         self.price = step_prices(mesh, self.machine)
         self.ops = [op for op in function.body if isinstance(op, Compute)]
-        self.options = [sorted((self.op_seconds(op, o), n, o)
-                               for n, o in enumerate(options(op, mesh))) for op in self.ops]
+        self.layouts: list[Layout] = []
+        self.whole = self.number(broadcast_on(mesh))
+        self.options = [sorted(self.priced(op, *o) for o in options(op, mesh)) for op in self.ops]
         least = [every[0][0] for every in self.options]
         self.to_come = [sum(least[n:]) for n in range(len(least) + 1)]
         last = function.body.last
         assert isinstance(last, Return)
         self.returned = set(last.values)
-        self.late = list(self._late(function, last))
-        self.until = {v: self._last_reader(v) for op in self.ops for v in (op.result, *op.operands)}
-        for late in self.late:
-            self.until.update(dict.fromkeys((*late.arguments, *_some(late.update)), late.after))
+        states = {a.value.name: a.value for a in function.states()}
+        self.updates: dict[Value, list[Value]] = {}
+        for name, source in last.updates.items():
+            self.updates.setdefault(source, []).append(states[name])
+        self.until = {v: self._last_need(v) for op in self.ops for v in (op.result, *op.operands)}
+        self.alone = {a.value for a in function.arguments if self._is_alone(a.value)}
+        idle = {a.value for a in function.arguments} - {v for op in self.ops for v in op.operands}
+        self.idle = sum(min(self.memory(v.type, at) for at in self.places(v.type))
+                        for v in idle if all(v not in s for s in self.updates.values()))
 
-    def _last_reader(self, value: Value) -> int:
-        return max((n for n, op in enumerate(self.ops) if value in op.operands), default=-1)
+    def _last_need(self, value: Value) -> int:
+        sources = [op.result for op in self.ops if value in self.updates.get(op.result, ())]
+        return max((n for n, op in enumerate(self.ops)
+                    if value in op.operands or op.result in sources), default=-1)
 
-    def _late(self, function: Function, last: Return) -> Iterator[Late]:
-        updated: dict[Value, list[Value]] = {}
-        for argument in function.arguments:
-            value = argument.value
-            if argument.role == "state" and value.name in last.updates:
-                updated.setdefault(last.updates[value.name], []).append(value)
-            else:
-                yield Late(self._last_reader(value), (value,), None)
-        for source, states in updated.items():
-            assert source.op is not None, "drafts update states by what they make"
-            after = max(*map(self._last_reader, (source, *states)), self.ops.index(source.op))
-            yield Late(after, tuple(states), source)
+    def _is_alone(self, value: Value) -> bool:
+        """Whether a value is read by one op and updated by none."""
+        return (sum(value in op.operands for op in self.ops) == 1
+                and all(value not in states for states in self.updates.values()))
 
     # ---- prices --------------------------------------------------------------------------------
 
-    def op_seconds(self, op: Compute, option: tuple[tuple[Layout, ...], Layout]) -> float:
-        once = seconds(op, *option, self.mesh, self.machine)
-        return once + self.memory(op.result.type, option[1])
+    def number(self, layout: Layout) -> int:
+        if layout not in self.layouts:
+            self.layouts.append(layout)
+        return self.layouts.index(layout)
 
-    def memory(self, type: TensorType, layout: Layout) -> float:
-        shape, _ = local_box(type.shape, layout, self.mesh, (0,) * len(self.mesh.axes))
-        return MEMORY_PRICE * type.with_shape(shape).nbytes
+    def priced(self, op: Compute, operands: tuple[Layout, ...], result: Layout) -> Choice:
+        once = seconds(op, operands, result, self.mesh, self.machine)
+        made = self.number(result)
+        return once + self.memory(op.result.type, made), tuple(map(self.number, operands)), made
 
     @functools.cache  # noqa: B019 (a search lives for one program)
-    def box(self, type: TensorType, source: Layout, target: Layout) -> float:
-        steps = route(type, source, target, self.mesh, self.price)
+    def memory(self, type: TensorType, layout: int) -> float:
+        start = (0,) * len(self.mesh.axes)
+        shape, _ = local_box(type.shape, self.layouts[layout], self.mesh, start)
+        return MEMORY_PRICE * type.with_shape(shape).nbytes
+
+    @functools.cache  # noqa: B019
+    def box(self, type: TensorType, source: int, target: int) -> float:
+        steps = route(type, self.layouts[source], self.layouts[target], self.mesh, self.price)
         assert steps is not None
-        before = (source, *(step.layout for step in steps))
+        before = (self.layouts[source], *(step.layout for step in steps))
         return sum(self.price(type, layout, step.layout, step.step, step.axis)
                    for layout, step in zip(before, steps, strict=False))
 
-    def boxes(self, value: Value, made: Layout, copies: Iterable[Layout]) -> float:
+    def boxes(self, value: Value, made: int, copies: Iterable[int]) -> float:
         return sum(self.box(value.type, made, layout) for layout in copies)
+
+    @functools.cache  # noqa: B019
+    def places(self, type: TensorType) -> tuple[int, ...]:
+        entries = [B, *map(S, range(type.rank))]
+        end = tuple(n - 1 for n in self.mesh.sizes)
+        every = (layout_on(self.mesh, way)
+                 for way in itertools.product(entries, repeat=len(self.mesh.axes)))
+        return tuple(self.number(at) for at in every
+                     if all(local_box(type.shape, at, self.mesh, end)[0]))
+
+    @functools.cache  # noqa: B019
+    def placed(self, value: Value, copies: frozenset[int]) -> float:
+        """An argument that nothing else needs, where it is cheapest."""
+        return min(self.memory(value.type, at) + self.boxes(value, at, copies)
+                   for at in self.places(value.type))
 
     # ---- the search ----------------------------------------------------------------------------
 
@@ -192,56 +209,44 @@ class Search:
         """The seconds of the best plan that costs less than `below`, or `below`."""
         self.least = below
         self.seen: dict[tuple[int, frozenset[tuple[Value, Held]]], float] = {}
-        self._from(0, 0.0, {})
+        self._from(0, self.idle, {})
         return self.least
 
-    def _from(self, number: int, paid: float, held: dict[Value, Held]) -> None:
-        if paid + self.to_come[number] >= self.least:
-            return
+    def _from(self, number: int, paid: float, held: Holding) -> None:
         if number == len(self.ops):
-            self.least = paid
+            self.least = min(self.least, paid)
             return
         left = number, frozenset((v, h) for v, h in held.items() if self.until[v] >= number)
         if self.seen.get(left, paid + 1) <= paid:
             return
         self.seen[left] = paid
-        op = self.ops[number]
-        for cost, _, (operands, result) in self.options[number]:
-            after, total = dict(left[1]), paid + cost
-            for value, layout in zip(op.operands, operands, strict=True):
-                known = after.get(value, Held(None, frozenset()))
-                if known.made is not None and layout not in known.copies:
-                    total += self.box(value.type, known.made, layout)
-                after[value] = Held(known.made, known.copies | {layout})
-            copies = [broadcast_on(self.mesh)] if op.result in self.returned else []
+        for choice in self.options[number]:
+            if paid + choice[0] + self.to_come[number + 1] >= self.least:
+                return
+            self._op(number, paid, dict(left[1]), choice)
+
+    def _op(self, number: int, paid: float, held: Holding, choice: Choice) -> None:
+        """An op in its layouts, with every place of the arguments that come into play here."""
+        op, (cost, operands, result) = self.ops[number], choice
+        wishes: dict[Value, frozenset[int]] = {}
+        for value, layout in zip(op.operands, operands, strict=True):
+            wishes[value] = wishes.get(value, frozenset()) | {layout}
+        paid += cost + sum(self.placed(v, wishes[v]) for v in wishes if v in self.alone)
+        updated = self.updates.get(op.result, [])
+        new = [v for v in dict.fromkeys((*wishes, *updated))
+               if v not in held and v not in self.alone]
+        for way in itertools.product(*(self.places(v.type) for v in new)):
+            holding, total = dict(held), paid
+            for value, at in zip(new, way, strict=True):
+                holding[value] = Held(at, frozenset())
+                total += self.memory(value.type, at)
+            for value in wishes.keys() - self.alone:
+                known = holding[value]
+                total += self.boxes(value, known.made, wishes[value] - known.copies)
+                holding[value] = Held(known.made, known.copies | wishes[value])
+            copies = {holding[state].made for state in updated}
+            copies |= {self.whole} if op.result in self.returned else set()
             total += self.boxes(op.result, result, copies)
-            after[op.result] = Held(result, frozenset(copies))
-            total += sum(self._place(late, after) for late in self.late if late.after == number)
-            self._from(number + 1, total, after)
-
-    def _place(self, late: Late, held: dict[Value, Held]) -> float:
-        """The arguments where they are cheapest."""
-        ways = itertools.product(*(self._places(v.type) for v in late.arguments))
-        return min(self._placed(late, way, held) for way in ways)
-
-    def _placed(self, late: Late, way: tuple[Layout, ...], held: dict[Value, Held]) -> float:
-        total = sum(
-            self.memory(v.type, at) + self.boxes(v, at, held[v].copies if v in held else ())
-            for v, at in zip(late.arguments, way, strict=True))
-        if late.update is not None:
-            source = held[late.update]
-            assert source.made is not None
-            total += self.boxes(late.update, source.made, set(way) - source.copies)
-        return total
-
-    def _places(self, type: TensorType) -> Iterator[Layout]:
-        entries = [B, *map(S, range(type.rank))]
-        end = tuple(n - 1 for n in self.mesh.sizes)
-        for way in itertools.product(entries, repeat=len(self.mesh.axes)):
-            layout = layout_on(self.mesh, way)
-            if all(local_box(type.shape, layout, self.mesh, end)[0]):
-                yield layout
-
-
-def _some(value: Value | None) -> tuple[Value, ...]:
-    return () if value is None else (value,)
+            holding[op.result] = Held(result, frozenset(copies))
+            if total + self.to_come[number + 1] < self.least:
+                self._from(number + 1, total, holding)
