@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anabranch.codegen.blocks import blocks, tile_count
 from anabranch.codegen.c import kernel_text
-from anabranch.codegen.kernel import Ref
+from anabranch.codegen.kernel import Ref, serialised
 from anabranch.codegen.library import library_launch
 from anabranch.codegen.scope import Piece
 from anabranch.codegen.target import Printed, Target
@@ -27,7 +28,8 @@ from anabranch.ir.space import Clause
 def print_c(piece: Piece) -> Printed:
     """A piece in C, in tiles for the threads of a processor."""
     sizes = blocks(piece)
-    return Printed(kernel_text(piece.kernel), sizes, tile_count(piece, sizes), piece.local_bytes)
+    text = replace(kernel_text(piece.kernel), body=serialised(piece.kernel))
+    return Printed(text, sizes, tile_count(piece, sizes), piece.local_bytes)
 
 
 TARGETS = {

@@ -25,9 +25,11 @@ no unmasked access leaves its tensor, indirect ones that were not checked aside.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from anabranch.ir.expr import Call, Cast, Const, Expr, Rand, walk
 from anabranch.ir.scalar import PRIMITIVES
@@ -344,3 +346,20 @@ def show(expr: Expr) -> str:
 
 def _atom(expr: Expr) -> str:
     return f"({show(expr)})" if isinstance(expr, Call) and expr.fn in INFIX else show(expr)
+
+
+# --- json, for an interpreter ----------------------------------------------------------------
+
+
+def serialised(kernel: Kernel) -> str:
+    """All that a run of the kernel depends on: a record is the list of its class and its fields.
+
+    Name and notes are left out, so that kernels that do the same have one text.
+    """
+    return json.dumps(_record(replace(kernel, name="", about=())), separators=(",", ":"))
+
+
+def _record(node: Any) -> Any:
+    if is_dataclass(node):
+        return [type(node).__name__, *(_record(getattr(node, f.name)) for f in fields(node))]
+    return [_record(part) for part in node] if isinstance(node, tuple) else node

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel as text. `kind` is c, triton, library or reference; `digest` names its content."""
+    """A kernel as text. `kind` is c, triton, library or reference; `digest` names its content.
+    `body`, where there is one, is the same kernel as JSON, which can be interpreted."""
 
     kind: str
     symbol: str
     source: str
     digest: str
+    body: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,10 @@ void ab_store_i64(const int64_t *ints, const double *floats, char *const *ptrs,
     *(int64_t *)ptrs[0] = ints[0];
 }
 """
+STORE_CELL_BODY = (  # the same in the language of kernels, as JSON
+    '["Kernel","",[["Tensor","cell","i64","out",null]],["value"],[],'
+    '[["Store","cell",["Const",0,"i64"],["Ref","value","i64"],null]],[]]'
+)
 
 
 @dataclass(slots=True)
@@ -343,7 +347,7 @@ class _Launches:
 
     def _cell(self, value: Value, index: int) -> p.Launch:
         role = self.rank.arguments[value].role
-        text = KernelText("c", "ab_store_i64", STORE_CELL, "ab_store_i64")
+        text = KernelText("c", "ab_store_i64", STORE_CELL, "ab_store_i64", STORE_CELL_BODY)
         pointers, ints = (Pointer("scratch", 0),), (IntArg(0),)
         kernel = self.builder.tables.kernel(LaunchSpec(text, pointers, ints, (), 1))
         return p.Launch(kernel, (p.Arg("scratch", 64 * index), p.Arg(role)))

@@ -42,6 +42,7 @@ class Tables:
     values: dict[p.Value, int] = field(default_factory=dict)
     kernels: dict[str, p.Kernel] = field(default_factory=dict)
     sources: list[p.Source] = field(default_factory=list)
+    texts: dict[tuple[str, str], int] = field(default_factory=dict)
     comms: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
     locs: dict[p.Loc, int] = field(default_factory=lambda: {p.Loc(): 0})
     states: dict[str, p.State] = field(default_factory=dict)
@@ -57,16 +58,23 @@ class Tables:
     def kernel(self, spec: LaunchSpec) -> int:
         text = spec.kernel
         if text.digest not in self.kernels:
-            source = -1
-            if text.kind != "library":
-                source = len(self.sources)
-                language = {"reference": "json"}.get(text.kind, text.kind)
-                self.sources.append(p.Source(text.symbol, language, text.source))
+            language = {"reference": "json"}.get(text.kind, text.kind)
+            source = self.source(text.symbol, language, text.source)
+            body = self.source(text.symbol, "json", text.body)
             params = ("ptr",) * len(spec.pointers) + ("int",) * len(spec.ints)
             params += ("f64",) * len(spec.floats)
             self.kernels[text.digest] = p.Kernel(
-                len(self.kernels), text.kind, text.symbol, source, params)
+                len(self.kernels), text.kind, text.symbol, source, params, body)
         return self.kernels[text.digest].id
+
+    def source(self, name: str, language: str, text: str) -> int:
+        """The number of a text, -1 if it is empty. Equal texts are one."""
+        if not text:
+            return -1
+        if (language, text) not in self.texts:
+            self.texts[language, text] = len(self.sources)
+            self.sources.append(p.Source(name, language, text))
+        return self.texts[language, text]
 
     def comm(self, ranks: tuple[int, ...], kind: str) -> int:
         return self.comms.setdefault((ranks, kind), len(self.comms))

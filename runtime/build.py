@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from anabranch.runtime import settings
@@ -33,7 +34,7 @@ from anabranch.runtime.errors import BuildError
 # No -ffast-math: it would flush denormals in the whole process and break nan and -inf masks.
 FLAGS = (
     "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-    "-ffp-contract=fast", "-fopenmp-simd", "-shared", "-fPIC",
+    "-ffp-contract=fast", "-fwrapv", "-fopenmp-simd", "-shared", "-fPIC",
 )  # fmt: skip
 COMPILERS = ("cc", "clang", "gcc")
 
@@ -42,7 +43,7 @@ COMPILERS = ("cc", "clang", "gcc")
 class Toolchain:
     """A C compiler and the folder where what it made is kept."""
 
-    command: str
+    command: tuple[str, ...]
     identity: str
     folder: Path
 
@@ -54,17 +55,31 @@ class Toolchain:
 def find_toolchain(cache: Path | None = None) -> Toolchain | None:
     """The user's compiler, or None where there is none; the cache folder (the user's, or the one
     given) is checked."""
-    chosen = settings.compiler_command()
-    if chosen == "none":
+    command = _command(settings.compiler_command())
+    if not command:
         return None
+    folder = _kernel_folder(cache or settings.cache_folder())
+    return Toolchain(command, _identity(command[0]), folder)
+
+
+def _command(chosen: str) -> tuple[str, ...]:
+    """How to call the compiler chosen, one on the path, or a packaged one; () if there is none."""
+    if chosen == "none":
+        return ()
     for name in (chosen,) if chosen else COMPILERS:
         path = shutil.which(name)
         if path:
-            folder = _kernel_folder(cache or settings.cache_folder())
-            return Toolchain(path, _identity(path), folder)
+            return (path,)
     if chosen:
         raise BuildError(f"ANABRANCH_CC names {chosen!r}, which is not a program on the path")
-    return None
+    return _packaged_command()
+
+
+def _packaged_command() -> tuple[str, ...]:
+    """The compiler that comes as the Python package ziglang, without the sanitizer it adds."""
+    package = find_spec("ziglang")
+    program = Path(package.origin).with_name("zig") if package and package.origin else None
+    return (str(program), "cc", "-fno-sanitize=undefined") if program and program.is_file() else ()
 
 
 def build(toolchain: Toolchain, before: str, texts: Sequence[str]) -> list[Path]:
@@ -111,12 +126,12 @@ def _compile(toolchain: Toolchain, before: str, units: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=toolchain.folder, prefix="building.") as folder:
         source, library = Path(folder, "kernels.c"), Path(folder, "kernels.so")
         source.write_text(text)
-        command = [toolchain.command, *FLAGS, "-o", str(library), str(source), "-lpthread", "-lm"]
+        command = [*toolchain.command, *FLAGS, "-o", str(library), str(source), "-lpthread", "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             kept = objects / f"failed-{_hash(text.encode())[:16]}.c"
             os.replace(source, kept)
-            raise BuildError(f"{toolchain.command} refused {kept}:\n{done.stderr[:4000]}")
+            raise BuildError(f"{' '.join(toolchain.command)} refused {kept}:\n{done.stderr[:4000]}")
         name = _hash(library.read_bytes())
         os.replace(source, objects / f"{name}.c")
         os.replace(library, objects / f"{name}.so")

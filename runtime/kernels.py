@@ -2,13 +2,12 @@
 
 A `c` kernel is compiled text, a `library` kernel one of our own over the machine's BLAS. Both are
 called by address inside a chain. Where there is no compiler (or no BLAS to call by pointer), and
-for `reference` kernels, the kernel is a Python function over the same arguments instead: a chain
-is cut around it. The values are the same; only the speed is not.
+for `reference` kernels, the kernel is a Python function over the same arguments instead, made from
+its body: a chain is cut around it. The values agree to rounding; the speed does not.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,8 +23,8 @@ from anabranch.runtime.native import HEADER, NativeLibrary, address, load, load_
 
 PythonFunction = Callable[[Sequence[int], Sequence[float], Sequence[Bytes]], None]
 Interpret = Callable[[str], PythonFunction]
-"""From the JSON body of a reference kernel to a function of ints, floats and byte buffers, each
-buffer beginning where a pointer would point."""
+"""From the JSON body of a kernel to a function of ints, floats and byte buffers, each buffer
+beginning where a pointer would point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,10 @@ Loaded = NativeKernel | PythonKernel
 
 
 def load_kernels(
-    plan: Plan, toolchain: Toolchain | None, interpret: Interpret | None
+    plan: Plan, toolchain: Toolchain | None, interpret: Interpret
 ) -> list[Loaded]:
     """Every kernel of the plan, compiled if the cache lacks it, by id."""
     if toolchain is None:
-        if any(kernel.kind == "c" for kernel in plan.kernels):
-            warnings.warn(
-                "no C compiler found: kernels are interpreted, which is slow", stacklevel=3
-            )
         return [_in_python(plan, kernel, interpret) for kernel in plan.kernels]
     pool = load_pool(toolchain)
     addresses = _compile(plan, toolchain)
@@ -70,7 +65,7 @@ def _load(
     kernel: Kernel,
     pool: NativeLibrary,
     addresses: dict[int, int],
-    interpret: Interpret | None,
+    interpret: Interpret,
 ) -> Loaded:
     if kernel.kind == "c":
         return NativeKernel(addresses[kernel.id], pool)
@@ -89,12 +84,11 @@ def _compile(plan: Plan, toolchain: Toolchain) -> dict[int, int]:
     return {k.id: address(libraries[k.source], k.symbol) for k in kernels}
 
 
-def _in_python(plan: Plan, kernel: Kernel, interpret: Interpret | None) -> PythonKernel:
+def _in_python(plan: Plan, kernel: Kernel, interpret: Interpret) -> PythonKernel:
     if kernel.kind == "library" and kernel.symbol in LIBRARY:
         return PythonKernel(LIBRARY[kernel.symbol])
     body = kernel.source if kernel.kind == "reference" else kernel.body
     if kernel.kind not in ("c", "reference") or body < 0:
-        raise BuildError(f"nothing here can run kernel {kernel.symbol} of kind {kernel.kind}")
-    if interpret is None:
-        raise BuildError(f"kernel {kernel.symbol} needs a C compiler or an interpreter")
+        need = "it needs a C compiler" if kernel.kind == "c" else f"it is of kind {kernel.kind}"
+        raise BuildError(f"nothing here can run kernel {kernel.symbol}: {need}")
     return PythonKernel(interpret(plan.sources[body].text))

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -43,11 +41,10 @@ def gemm(
         )
     )
     alpha, beta = (np.dtype(dtype).type(x) for x in floats)
-    for item in product(*map(range, extents)):
-        left = a[item].T if trans_a else a[item]
-        right = b[item].T if trans_b else b[item]
-        result: Any = alpha * (left @ right)
-        c[item] = result + beta * c[item] if beta else result
+    left = a.swapaxes(-1, -2) if trans_a else a
+    right = b.swapaxes(-1, -2) if trans_b else b
+    result = alpha * np.matmul(left, right)
+    c[...] = result + beta * c if beta else result
 
 
 LIBRARY: dict[str, Callable[[Sequence[int], Sequence[float], Sequence[Bytes]], None]] = {

@@ -17,6 +17,7 @@ import contextlib
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -36,6 +37,7 @@ from anabranch.runtime.interrupts import Interrupt, deferred
 from anabranch.runtime.kernels import Interpret, load_kernels
 from anabranch.runtime.native import load_pool
 from anabranch.runtime.ports import Batch, Feed, Reader
+from anabranch.runtime.reference_kernel import interpret
 from anabranch.runtime.registers import Memory
 from anabranch.runtime.trace import Trace
 from anabranch.runtime.watchdog import Watchdog
@@ -45,6 +47,11 @@ WINDOW = 4
 """Steps granted beyond the last one whose result was seen."""
 SWITCH_INTERVAL = 1e-4
 """Seconds a Python thread may keep the others waiting; the default of 5 ms would dominate."""
+
+NO_COMPILER = (
+    "no C compiler was found, so kernels are interpreted, which is slow: install cc, clang or gcc, "
+    "or the package ziglang"
+)
 
 Results = dict[str, Array]
 
@@ -57,7 +64,7 @@ class Session:
         plan: Plan,
         *,
         world: World | None = None,
-        interpret: Interpret | None = None,
+        interpret: Interpret = interpret,
         seed: int | None = None,
         cores: int | None = None,
         canaries: bool = False,
@@ -80,10 +87,13 @@ class Session:
         self._resources = self._prepare(interpret, plan.seed if seed is None else seed)
         self._claim_machine(cores or settings.cores())
 
-    def _prepare(self, interpret: Interpret | None, seed: int) -> Resources:
+    def _prepare(self, interpret: Interpret, seed: int) -> Resources:
         plan, ranks = self.plan, self._world.ranks(self.plan)
         toolchain = find_toolchain()
         self._pool = load_pool(toolchain) if toolchain else None
+        compiled = any(kernel.kind == "c" for kernel in plan.kernels)
+        if compiled and toolchain is None and self._world.process == 0:
+            warnings.warn(NO_COMPILER, stacklevel=3)
         kernels = load_kernels(plan, toolchain, interpret)
         self._memory = Memory(plan, ranks, canaries=self._canaries)
         transport = self._world.connect(plan, self._failure)

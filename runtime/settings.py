@@ -1,7 +1,7 @@
 """Every environment variable the runtime reads, in one place.
 
 ANABRANCH_CACHE    folder of compiled kernels          (default: ~/.cache/anabranch)
-ANABRANCH_CC       the C compiler; "none" for no compiler  (default: cc, clang or gcc)
+ANABRANCH_CC       the C compiler; "none" for no compiler  (default: cc, clang, gcc or ziglang)
 ANABRANCH_THREADS  cores a process may keep busy       (default: its share of those it may run on)
 LOCAL_WORLD_SIZE   processes that share this machine   (set by torchrun)
 """

@@ -14,6 +14,7 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the value is the process's exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
+    warnings.formatwarning = _plain_warning
     try:
         return _dispatch(arguments)
     except SystemExit as leaving:  # argparse's way of ending after --help or a wrong option
@@ -97,6 +99,11 @@ def describe(failure: Exception) -> str:
                 "This is a fault of Anabranch; please report it, with the output of the same "
                 "command and --debug."
             )
+
+
+def _plain_warning(message: Warning | str, *_place: object, **_line: object) -> str:
+    """A warning is for the user, who has no use for the line of ours that it comes from."""
+    return f"warning: {message}\n"
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -133,10 +133,11 @@ def kernels() -> Iterator[Finding]:
 
     toolchain = build.find_toolchain()
     if toolchain is None:
-        yield Finding("C compiler", "note", "none: programs run, slowly, on the reference kernels")
+        yield Finding("C compiler", "note", "none: kernels are interpreted, slowly; install cc, "
+                      "clang or gcc, or pip install ziglang")
         return
     yield Finding("cache", "ok", cache_contents(toolchain.folder))
-    yield try_compiler(toolchain.command)
+    yield try_compiler(" ".join(toolchain.command))
     yield blas(native.load_pool(toolchain).blas)
 
 

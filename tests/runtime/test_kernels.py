@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from anabranch.ir.plan import Arg, Kernel, Launch, Plan, Port, Source, Use, float_arg
 from anabranch.runtime import build
 from anabranch.runtime.arrays import STORAGE
+from anabranch.runtime.build import find_toolchain
 from anabranch.runtime.errors import BuildError
 from anabranch.runtime.native import load_pool
 from anabranch.runtime.session import Session
@@ -187,6 +189,26 @@ def test_units_are_shared_out_by_length() -> None:
     assert [sorted(group) for group in groups] == [["a"], ["b", "c"]]
 
 
+def test_a_packaged_compiler_is_found_where_there_is_no_other(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in that is called as the package is: `zig cc ...`."""
+    package = tmp_path / "ziglang"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    program = package / "zig"
+    program.write_text(f'#!/bin/sh\n[ "$1" = cc ] && shift && exec {shutil.which("cc")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.delenv("ANABRANCH_CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = find_toolchain()
+    assert found is not None
+    assert found.command[:2] == (str(program), "cc")
+    with Session(marking(2)) as session:
+        assert session.step("train")["y"].tolist() == [50, 100]
+
+
 def doubling(source: str) -> Any:
     """An interpreter for the tests: the body is the factor."""
 
@@ -237,12 +259,13 @@ def test_without_a_compiler_bodies_are_interpreted(monkeypatch: pytest.MonkeyPat
         kernels=(Kernel(0, "c", "double", 0, body=1),),
         sources=(Source("c", "c", "void twice(void) {}"), Source("body", "json", "2.0")),
     )
+    bare = replace(plan, kernels=(Kernel(0, "c", "double", 0),))
     with (
-        pytest.raises(BuildError, match="kernel double needs a C compiler or an interpreter"),
-        pytest.warns(UserWarning, match="no C compiler found"),
+        pytest.raises(BuildError, match="can run kernel double: it needs a C compiler"),
+        pytest.warns(UserWarning, match="no C compiler was found"),
     ):
-        Session(plan)
-    with pytest.warns(UserWarning, match="no C compiler found"):
+        Session(bare)
+    with pytest.warns(UserWarning, match="no C compiler was found"):
         session = Session(plan, interpret=doubling)
     with session:
         session.set_state("w", [1.0, 2.0])
