@@ -114,7 +114,21 @@ def _cast(dtype: str, arg: Expr, place: Mapping[str, str]) -> tuple[str, int]:
         return f"ab_round_{dtype}({write(arg, place)})", ATOM
     if computed(source) == computed(dtype):
         return _write(arg, place)
-    return f"({VALUE[dtype]}){write(arg, place, UNARY)}", UNARY
+    if isinstance(arg, Const) and is_float(source) and category(dtype) == "int":
+        return _write(Const(_truncated(float(arg.value), dtype), dtype), place)
+    by_int = "(int32_t)" if _is_narrow(dtype) and is_float(source) else ""  # wraps, as NumPy does
+    return f"({VALUE[dtype]}){by_int}{write(arg, place, UNARY)}", UNARY
+
+
+def _truncated(value: float, dtype: str) -> int:
+    """A literal as an integer, by way of the register that a processor would use: what does not
+    fit is its least number."""
+    bits = 64 if dtype == "i64" else 32
+    fits = -(2.0 ** (bits - 1)) <= value < 2.0 ** (bits - 1)
+    whole = int(value) if fits else -(2 ** (bits - 1))
+    size = 8 * itemsize(dtype)
+    low = whole % 2**size
+    return low - 2**size if dtype != "u8" and low >= 2 ** (size - 1) else low
 
 
 def _call(fn: str, args: tuple[Expr, ...], place: Mapping[str, str]) -> tuple[str, int]:

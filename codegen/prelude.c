@@ -58,8 +58,9 @@ AB_INLINE float ab_round_bf16(float x) { return ab_from_bf16(ab_to_bf16(x)); }
         return r != 0 && (r < 0) != (b < 0) ? r + b : r;                                            \
     }                                                                                               \
     AB_INLINE T ab_floordiv_##N(T a, T b) {                                                         \
-        T q = __builtin_floor##F((a - ab_mod_##N(a, b)) / b + (T)0.5);                              \
-        return b == 0 ? a / b : q;                                                                  \
+        T r = __builtin_fmod##F(a, b), q = (a - r) / b;                                             \
+        q = r != 0 && (r < 0) != (b < 0) ? q - 1 : q;                                               \
+        return b == 0 ? a / b : __builtin_floor##F(q + (T)0.5);                                     \
     }                                                                                               \
     AB_INLINE T ab_pow_##N(T a, T b) { return __builtin_pow##F(a, b); }
 

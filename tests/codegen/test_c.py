@@ -34,7 +34,8 @@ from tests.codegen.harness import Array, attempt, run, use_cores
 from tests.strategies import arrays, statements
 
 TOLERANCE = {"f16": 2e-3, "bf16": 2e-2, "f32": 2e-5, "f64": 1e-9}
-few = settings(max_examples=25, suppress_health_check=list(HealthCheck))
+# The same examples every time: a comparison may turn on the last bit of an exp.
+few = settings(max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def data(op: Op | Function) -> list[Array]:
