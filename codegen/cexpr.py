@@ -7,8 +7,9 @@ than C's `int` are brought back to their width after every operation.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping
+
+import numpy as np
 
 from anabranch.codegen.kernel import Ref, dtype_of
 from anabranch.ir.expr import Call, Cast, Const, Expr, Rand
@@ -69,15 +70,9 @@ def literal(c: Const) -> str:
 
 def _shortest(value: float) -> str:
     """The shortest decimal that rounds to the same f32."""
-    try:
-        (rounded,) = struct.unpack("f", struct.pack("f", value))
-    except OverflowError:
-        return "-1e999" if value < 0 else "1e999"
-    for digits in range(1, 10):
-        text = f"{rounded:.{digits}g}"
-        if struct.pack("f", float(text)) == struct.pack("f", rounded):
-            return text if "." in text or "e" in text else f"{text}.0"
-    return repr(rounded)
+    with np.errstate(over="ignore"):
+        text = str(np.float32(value))
+    return text.replace("inf", "1e999")
 
 
 def write(expr: Expr, place: Mapping[str, str], level: int = 0) -> str:
@@ -115,20 +110,26 @@ def _cast(dtype: str, arg: Expr, place: Mapping[str, str]) -> tuple[str, int]:
     if computed(source) == computed(dtype):
         return _write(arg, place)
     if isinstance(arg, Const) and is_float(source) and category(dtype) == "int":
-        return _write(Const(_truncated(float(arg.value), dtype), dtype), place)
+        return _write(Const(_truncated(_held(arg), dtype), dtype), place)
     by_int = "(int32_t)" if _is_narrow(dtype) and is_float(source) else ""  # wraps, as NumPy does
     return f"({VALUE[dtype]}){by_int}{write(arg, place, UNARY)}", UNARY
+
+
+def _held(c: Const) -> float:
+    """The number that a float literal is, after rounding."""
+    if c.dtype == "f64" or not math.isfinite(c.value):
+        return float(c.value)
+    return float(np.float32(c.value))
 
 
 def _truncated(value: float, dtype: str) -> int:
     """A literal as an integer, by way of the register that a processor would use: what does not
     fit is its least number."""
     bits = 64 if dtype == "i64" else 32
-    fits = -(2.0 ** (bits - 1)) <= value < 2.0 ** (bits - 1)
-    whole = int(value) if fits else -(2 ** (bits - 1))
-    size = 8 * itemsize(dtype)
-    low = whole % 2**size
-    return low - 2**size if dtype != "u8" and low >= 2 ** (size - 1) else low
+    least, span = -1 << (bits - 1), 1 << 8 * itemsize(dtype)
+    whole = int(value) if least <= value < -least else least
+    low = whole % span
+    return low - span if dtype != "u8" and 2 * low >= span else low
 
 
 def _call(fn: str, args: tuple[Expr, ...], place: Mapping[str, str]) -> tuple[str, int]:
