@@ -31,13 +31,13 @@ MICROSECOND = 1e-6
 NOISE = 1e-5  # microseconds
 WHOLE = 1e-6  # how near to an integer is one
 
-# The relaxation is solved fastest as it is: there is nothing for presolve to find, and the noise
-# keeps equal prices apart.
+# Presolve costs little where there is nothing to find, and where prices are tiny and nearly equal
+# it saves nine tenths of the time. The noise keeps equal prices apart.
 OPTIONS = {
-    "output_flag": False, "threads": 1, "presolve": "off",
+    "output_flag": False, "threads": 1, "presolve": "on",
     "dual_simplex_cost_perturbation_multiplier": 0.0,
 }
-INTEGER_OPTIONS = {"presolve": "on", "mip_rel_gap": 0.0, "mip_abs_gap": NOISE}
+INTEGER_OPTIONS = {"mip_rel_gap": 0.0, "mip_abs_gap": NOISE}
 
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
