@@ -239,18 +239,45 @@ def dtype_of(expr: Expr, operands: tuple[str, ...]) -> str:
     raise TypeError(f"not an expression: {expr!r}")
 
 
+# What powers by constants become: products, roots.
+POWERS = {0.0: 0, 1.0: 0, 2.0: 1, 3.0: 2, 0.5: 4, -0.5: 4}
+RANDOM_DRAW = 40
+
+
 def flops(expr: Expr) -> int:
-    """Operations per element, by the table above; subscripts are free, a random draw costs 40."""
+    """Operations per element, by the tables above. What is written twice counts once, subscripts
+    are free."""
+    return sum(map(_own_flops, _computed(expr, set())))
+
+
+def _computed(expr: Expr, found: set[Expr]) -> set[Expr]:
+    """The distinct parts of an expression that are worked out, added to `found`."""
+    if expr in found:
+        return found
     match expr:
-        case Call(fn, args):
-            return PRIMITIVES[fn].flops + sum(flops(a) for a in args)
+        case Call("pow", (base, Const(power))) if power in POWERS:
+            found.add(expr)
+            _computed(base, found)
+        case Call(_, args):
+            found.add(expr)
+            for arg in args:
+                _computed(arg, found)
         case Cast(_, arg):
-            return flops(arg)
-        case Read(_, _, pad):
-            return 0 if pad is None else flops(pad)
-        case Rand(_, _, _, _, _):
-            return 40
-    return 0
+            _computed(arg, found)
+        case Read(_, _, Expr() as pad):
+            _computed(pad, found)
+        case Rand():
+            found.add(expr)
+    return found
+
+
+def _own_flops(expr: Expr) -> int:
+    match expr:
+        case Call("pow", (_, Const(power))) if power in POWERS:
+            return POWERS[power]
+        case Call(fn, _):
+            return PRIMITIVES[fn].flops
+    return RANDOM_DRAW
 
 
 def differentiable(dtype: str) -> bool:

@@ -1,0 +1,111 @@
+"""Operations of the library's ops, counted by hand.
+
+The counts are of the statements that run. `I` is the product of what a pack stands for; a division
+or a root is 4 operations, an exponential or a logarithm 16, a tanh or an erf 20, a draw 40.
+"""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+
+from anabranch.ir.core import Module
+from anabranch.ir.ops import Compute
+from anabranch.ir.rewrite import clone_module
+from anabranch.lowering.cost import symbolic, work
+from anabranch.lowering.differentiate import differentiate
+from anabranch.lowering.simplify import simplify
+from anabranch.trials import Trial
+from tests.library.ops import OPS, stepped, trial
+
+COUNTS = {
+    # products: a multiplication and an addition for each term
+    "matmul": "2*I*m*n*k",
+    "dot": "2*n",
+    "outer": "m*n",
+    "linear": "I*n*(2*k + 1)",
+    "bilinear": "I*n*(3*k*l + 1)",
+    "conv1d": "2*b*o*l*c*k",
+    "conv2d": "2*b*o*h*v*c*i*j",
+    # scores, scaled; their maximum; exponentials, summed; values, weighted and divided
+    "attention": "b*g*i*j*(2*d + 4) + b*h*i*j*(1 + 17) + b*g*i*j + b*g*i*c*(2*j + 4)",
+    # the same, with a test `j <= i` at the maximum and in a `where`
+    "causal_attention": "b*g*i*j*(2*d + 4) + b*h*i*j*(2 + 19) + b*g*i*j + b*g*i*c*(2*j + 4)",
+    # rows
+    "softmax": "I*n*(1 + 17) + I*k + I*n*4",
+    "log_softmax": "I*n*(1 + 18) + I*17 + I*n",
+    "layer_norm": "I*(n + 4) + I*(3*n + 4) + I*n*(1 + 1 + 4 + 4 + 1 + 1)",
+    "rms_norm": "I*(2*n + 4 + 1 + 4) + I*n*2",
+    "normalize": "I*(2*n + 4) + I*n*(1 + 4)",
+    # losses: a mean divides a sum by a count
+    "cross_entropy": "I*v*(1 + 18) + I*17 + I*(1 + 1 + 1) + I*(1 + 1) + 4",
+    "nll": "I*(1 + 1 + 1) + I*(1 + 1) + 4",
+    "mse": "3*I + 4",
+    "l1": "3*I + 4",
+    # places: nothing is computed, or one sum for each element that is read
+    "embedding": "0",
+    "upsample": "0",
+    "pixel_shuffle": "0",
+    "scatter_add": "I*n",
+    "one_hot": "I*c",
+    "max_pool1d": "I*n*j",
+    "avg_pool2d": "I*h*v*(j*k + 4)",
+    # elements, of a matrix
+    "square": "i*j",
+    "lerp": "3*i*j",
+    "relu": "2*i*j",
+    "gelu": "i*j*(1 + 1 + 20 + 4 + 1)",
+    "sigmoid": "i*j*(1 + 1 + 20 + 1)",
+    "dropout": "I*(40 + 1 + 1 + 4)",
+    "uniform": "I*(40 + 1 + 1)",
+}
+
+# With gradients: each product has two more, of the same size.
+STEPS = {
+    "matmul": "3*2*I*m*n*k",
+    "dot": "2*n + 2*n",
+    "linear": "3*2*I*n*k + I*n + I*n",
+}
+
+
+def simple(of: Trial) -> list[Compute]:
+    """The statements of a trial as they run."""
+    module = clone_module(Module({"f": of.function}))
+    function = simplify(differentiate(module)).functions["f"]
+    return [op for op in function.body if isinstance(op, Compute)]
+
+
+def counted(formula: str) -> sympy.Expr:
+    """What is counted by hand, in the names of the op's own indices."""
+    names = {name: symbol(name) for name in "bcdghijklmnov"}
+    return sympy.sympify(formula, locals={**names, "I": symbol("i0") * symbol("i1")})
+
+
+def symbol(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, positive=True, integer=True)
+
+
+def derived(of: Trial) -> sympy.Expr:
+    return sympy.Add(*(symbolic(op).flops for op in simple(of)))
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_operations_are_those_counted_by_hand(name: str) -> None:
+    found = derived(trial(name))
+    assert sympy.expand(found - counted(COUNTS[name])) == 0, found
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_operations_of_gradients_are_those_counted_by_hand(name: str) -> None:
+    found = derived(stepped(trial(name)))
+    assert sympy.expand(found - counted(STEPS[name])) == 0, found
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_symbols_and_numbers_agree(name: str) -> None:
+    """For every statement of a step. Numbers know that no read touches more than there is."""
+    for op in simple(stepped(trial(name))):
+        sizes = {symbol(name): extent for name, extent in op.ranges}
+        formula, numbers = symbolic(op), work(op)
+        assert sympy.sympify(formula.flops).subs(sizes) == numbers.flops
+        assert sympy.sympify(formula.bytes).subs(sizes) >= numbers.bytes
