@@ -113,6 +113,8 @@ class _Verifier:
             self.no_race(s, index, loops)
 
     def no_race(self, s: Statement, index: Expr, loops: tuple[Loop, ...]) -> None:
+        """Strides in order, each larger than all below it reach together: then places tell points
+        of the grid apart. Loops below the first axis of the grid may meet, one after another."""
         terms = _terms(index, self.ints)
         sizes = {a.name: _size(a.extent, self.ints) for a in self.kernel.grid}
         bounded = {n for loop in loops if loop.axis in terms for n in self._bounds(loop)}
@@ -125,7 +127,8 @@ class _Verifier:
             if extent is None:  # a place that was loaded: as large as the next stride allows
                 following = abs(ordered[k + 1][1]) if k + 1 < len(ordered) else UNBOUNDED
                 extent = max(1, following // abs(stride))
-            if extent > 1 and abs(stride) <= reach:
+            inside = name not in sizes and not any(n in sizes for n, _ in ordered[:k])
+            if extent > 1 and abs(stride) <= reach and not inside:
                 raise self.fail(f"the strides of {show(index)} let points share a place", s)
             reach += abs(stride) * max(0, extent - 1)
 

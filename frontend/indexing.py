@@ -34,6 +34,7 @@ from anabranch.frontend.values import (
 )
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Call, Const, Expr, Rand, Read, Var, integer, reads, variables, walk
+from anabranch.ir.ops import identity
 from anabranch.ir.types import category, is_float
 
 PRODUCT_OF_READS = ("mul", "add", "sub", "neg")
@@ -235,8 +236,15 @@ def _reduce(
         raise fail(f"'{kind}' reduces one index and gives its place", span,
                    help="write the tensor flat first: f[(i, j)] = x[i, j]")
     body = summable(kind, element)
+    if not reduced:  # packs without dimensions: there is one element, or none
+        return body if guard is None else _one_or_none(kind, body, guard, span)
     dtype = "i64" if kind.startswith("arg") else body.dtype
     return _extracted(body, reduced, index, frame, reduce=kind, guard=guard, dtype=dtype)
+
+
+def _one_or_none(kind: str, body: Element, guard: Expr, span: Span) -> Element:
+    none = Element(Const(identity(kind, body.dtype), body.dtype), body.dtype, body.level)
+    return elements.apply("where", [Element(guard, "bool", FULL), body, none], span)
 
 
 def _mean(
@@ -250,7 +258,7 @@ def _mean(
         count: Element = weak(float(math.prod(index.extents[v] for v in reduced)))
     else:
         one = Element(integer(1), "i64", WEAK)
-        count = _extracted(one, reduced, index, frame, reduce="sum", guard=guard, dtype="i64")
+        count = _reduce("sum", one, reduced, [guard], index, frame, span)
         count = Element(elements.convert(count, total.dtype), total.dtype, total.level)
     return elements.apply("div", [total, count], span)
 

@@ -1,7 +1,7 @@
 """Syntax tree -> source text that parses back to an equal tree.
 
 Parentheses are written where the tree needs them and nowhere else, comments are lost, and lines are
-not wrapped: this proves that a tree has all that was written, it is no formatter for people's files.
+not wrapped: it shows that a tree has all that was written, and is no formatter for people's files.
 """
 
 from __future__ import annotations

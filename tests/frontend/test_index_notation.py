@@ -41,6 +41,31 @@ def test_linear_with_an_empty_pack():
     close(call(OPS, "linear_", x=x, w=w, b=b), F.linear(*map(torch.tensor, (x, w, b))))
 
 
+@pytest.mark.parametrize(("name", "x", "expected"), [
+    ("average", 3.0, 4.0), ("average_of_some", 3.0, 3.0), ("average_of_some", -3.0, np.nan),
+    ("largest_of_some", 3.0, 3.0), ("largest_of_some", -3.0, -np.inf), ("count", 3.0, 1),
+])
+def test_a_reduction_over_an_empty_pack_has_one_element_or_none(name, x, expected):
+    ops = program("""
+        op average(x: T[*I]) -> T[]:
+            z[] = mean[*i]((x[*i] - 1) ** 2)
+            return z
+
+        op average_of_some(x: T[*I]) -> T[]:
+            z[] = mean[*i if x[*i] > 0](x[*i])
+            return z
+
+        op largest_of_some(x: T[*I]) -> T[]:
+            z[] = max[*i if x[*i] > 0](x[*i])
+            return z
+
+        op count(x: T[*I]) -> i64[]:
+            z[] = sum[*i](x[*i] > 0)
+            return z
+        """)
+    np.testing.assert_equal(call(ops, name, x=np.float32(x)), expected)
+
+
 CONVOLUTIONS = [(1, 0, 1), (2, 1, 1), (1, 2, 2), (3, 1, 4)]
 
 
