@@ -388,7 +388,8 @@ class _Printer:
         found: dict[str, list[str]] = {}
         for s in starts:
             if s.reduce in signs:
-                found.setdefault(signs[s.reduce], []).append(self.raw.get(s.name, s.name))
+                sign = f"ab_{s.reduce}" if _has_nan(s) else signs[s.reduce]
+                found.setdefault(sign, []).append(self.raw.get(s.name, s.name))
             if _has_nan(s):
                 found.setdefault("|", []).append(f"{s.name}_nan")
         return "".join(f" reduction({sign}:{', '.join(n)})" for sign, n in found.items())

@@ -99,6 +99,12 @@ AB_INTEGER(int64_t, i64)
 AB_INLINE int32_t ab_max_bool(int32_t a, int32_t b) { return a | b; }
 AB_INLINE int32_t ab_min_bool(int32_t a, int32_t b) { return a & b; }
 
+/* The extremum of floats over lanes begins at an infinity: OpenMP's own begins at a finite number. */
+#pragma omp declare reduction(ab_max : float, double : omp_out = omp_in > omp_out ? omp_in : omp_out) \
+    initializer(omp_priv = -__builtin_inf())
+#pragma omp declare reduction(ab_min : float, double : omp_out = omp_in < omp_out ? omp_in : omp_out) \
+    initializer(omp_priv = __builtin_inf())
+
 /* --- f32 mathematics --------------------------------------------------------------------------- */
 
 /* exp(x) = 2^n exp(r), |r| <= log(2)/2; the scale in two steps, so that it can be denormal or inf. */

@@ -91,9 +91,9 @@ class Session:
         plan, ranks = self.plan, self._world.ranks(self.plan)
         toolchain = find_toolchain()
         self._pool = load_pool(toolchain) if toolchain else None
-        compiled = any(kernel.kind == "c" for kernel in plan.kernels)
-        if compiled and toolchain is None and self._world.process == 0:
-            warnings.warn(NO_COMPILER, stacklevel=3)
+        wanted = any(kernel.kind == "c" for kernel in plan.kernels)
+        if wanted and toolchain is None and self._world.process == 0:
+            warnings.warn(NO_COMPILER, stacklevel=1)  # from one place, so shown once
         kernels = load_kernels(plan, toolchain, interpret)
         self._memory = Memory(plan, ranks, canaries=self._canaries)
         transport = self._world.connect(plan, self._failure)
