@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,13 +28,13 @@ from anabranch.ir.core import Argument, Function, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute, Pin, Return
-from anabranch.ir.sbp import Layout, Sbp, broadcast_on, local_box
+from anabranch.ir.sbp import Layout, P, broadcast_on, local_box
 from anabranch.ir.types import TensorType, itemsize
 from anabranch.lowering.cost import fires, part_seconds, step_prices
 from anabranch.lowering.machine import Machine
-from anabranch.lowering.micro_axis import MicroPlan, plan_micro
 from anabranch.lowering.pins import Demand, Pins, conflict
-from anabranch.lowering.prices import Copy, Matrix, conversions, layouts_of
+from anabranch.lowering.prices import Copy, Matrix, conversions, entries_of, layouts_of
+from anabranch.lowering.settled import SettledAxes
 from anabranch.lowering.signatures import Option, split_options, structure
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -77,14 +77,13 @@ class Flow:
 
 @dataclass(slots=True)
 class Choices:
-    """All nodes and flows of a function on a mesh (of axes with several ranks)."""
+    """All nodes and flows of a function on a mesh (of those axes that are planned)."""
 
     mesh: Mesh
     machine: Machine
     nodes: list[Node] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
     node_of: dict[Op | Value, int] = field(default_factory=dict)
-    micro: MicroPlan = field(default_factory=MicroPlan)
 
     def option(self, member: Op | Value, chosen: Sequence[int]) -> Option:
         """What a member of a node has been given."""
@@ -104,26 +103,28 @@ def flow_seconds(flow: Flow, chosen: Sequence[int]) -> float:
     return float(sum(flow.prices[row, copy] for copy in sorted(copies)))
 
 
-def build_choices(function: Function, mesh: Mesh, machine: Machine, pins: Pins) -> Choices:
+def build_choices(
+    function: Function, mesh: Mesh, machine: Machine, pins: Pins, settled: SettledAxes,
+    axes: Collection[str],
+) -> Choices:
     """Everything that a plan of a function may choose from. `mesh` has all axes; layouts are those
-    on `inner(mesh)`."""
-    return _Builder(function, mesh, machine, pins).build()
-
-
-def inner(mesh: Mesh) -> Mesh:
-    """The axes within a stage that have several ranks (or micro-batches)."""
-    return Mesh(tuple(axis for axis in mesh.inner.axes if axis[1] > 1))
+    on `axes`, of which some are settled."""
+    return _Builder(function, mesh, machine, pins, settled, axes).build()
 
 
 class _Builder:
     """Makes nodes of ops and arguments, then flows of values."""
 
-    def __init__(self, function: Function, mesh: Mesh, machine: Machine, pins: Pins) -> None:
-        self.function, self.whole_mesh, self.mesh, self.pins = function, mesh, inner(mesh), pins
+    def __init__(
+        self, function: Function, mesh: Mesh, machine: Machine, pins: Pins, settled: SettledAxes,
+        axes: Collection[str],
+    ) -> None:
+        self.function, self.settled = function, settled
+        self.mesh = Mesh(tuple(axis for axis in mesh.axes if axis[0] in axes))
+        self.pins = pins.on(self.mesh)
         self.machine = machine.shared_by(mesh.ranks)
         self.prices = step_prices(mesh, self.machine)
-        micro = plan_micro(function, mesh.micro)
-        self.found = Choices(self.mesh, self.machine, micro=micro)
+        self.found = Choices(self.mesh, self.machine)
         self.small = any(_is_thin(demand, type, self.mesh) for demand, type in self._demands())
         self.stages = {a.value: a.stage for a in function.arguments}
         self.everywhere = {a.value for a in function.arguments if a.role in ("step", "seed")}
@@ -136,7 +137,7 @@ class _Builder:
             key = self.tie.of_argument(argument, self.pins.arguments.get(argument.value, []))
             self._add(argument.value, key, partial(self._argument, argument))
         for op in self.function.body:
-            key = self.tie.of_op(op, self.found.micro.ops.get(op))
+            key = self.tie.of_op(op, self.settled.of_op(op, self.mesh))
             self._add(op, key, partial(self._of_op, op))
             self.stages.update(dict.fromkeys(op.results, op.stage))
         for node in self.found.nodes:
@@ -178,19 +179,21 @@ class _Builder:
     def _argument(self, argument: Argument) -> Priced:
         value = argument.value
         demands = self.pins.arguments.get(value, [])
-        layouts = self._allowed(value.type, demands, self.found.micro.of(value))
+        layouts = self._allowed(value, demands)
         return {((), layout): self._memory(value.type, layout) for layout in layouts}
 
     def _allowed(
-        self, type: TensorType, demands: list[Demand], times: Sequence[Sbp],
-        partials: Iterable[str] = (),
+        self, value: Value, demands: list[Demand], terms: Iterable[str] = ()
     ) -> list[Layout]:
         """The layouts that meet all demands; without any, those that leave no rank empty."""
         def meeting(demands: Sequence[Demand]) -> list[Layout]:
-            thin = frozenset(s.dim for d in demands for s in d.layout.sbps() if s.kind == "S")
-            every = layouts_of(type, self.mesh, sorted(partials), times, thin)
+            every = layouts_of(self.mesh, [
+                entries_of(value.type, size, (
+                    *map(P, terms), *(demand.layout[axis] for demand in demands)))
+                if axis not in self.settled else (self.settled[axis].values[value],)
+                for axis, size in self.mesh.axes])
             return [layout for layout in every if all(d.allows(layout) for d in demands)
-                    and _is_filled(type, layout, self.mesh, demands)]
+                    and _is_filled(value.type, layout, self.mesh, demands)]
 
         found = meeting(demands)
         if not found:
@@ -198,11 +201,10 @@ class _Builder:
         return found
 
     def _compute(self, op: Compute) -> Priced:
-        entries = self.found.micro.ops.get(op)
+        settled = self.settled.of_op(op, self.mesh)
+        every = split_options(op, self.mesh, small=self.small, settled=settled)
         options = {
-            option: self._seconds(op, option, splits)
-            for option, splits in split_options(
-                op, self.mesh, small=self.small, in_time=entries).items()
+            option: self._seconds(op, option, splits) for option, splits in every.items()
             if all(layout.partial in self.terms.get(value, NO_TERMS)
                    for value, layout in zip(op.operands, option[0], strict=True))}
         self.terms[op.result] = {result.partial for _, result in options} | NO_TERMS
@@ -216,9 +218,9 @@ class _Builder:
 
     def _pin(self, op: Pin) -> Priced:
         """The same value in a layout that the pin allows: made so, or boxed."""
-        demand, type = self.pins.ops[op], op.result.type
-        kinds = self.terms.get(op.operands[0], NO_TERMS) | {demand.layout.partial}
-        layouts = self._allowed(type, [demand], self.found.micro.of(op.result), kinds - NO_TERMS)
+        demand = self.pins.ops[op]
+        terms = self.terms.get(op.operands[0], NO_TERMS) - NO_TERMS
+        layouts = self._allowed(op.result, [demand], sorted(terms))
         self.terms[op.result] = {layout.partial for layout in layouts}
         return {((layout,), layout): 0.0 for layout in layouts}
 
@@ -271,7 +273,8 @@ class _Builder:
                 for option in self.found.nodes[node].options])
             readers.append((node, wanted))
         plain = value.type.with_layout(None)
-        prices = conversions(plain, sources, tuple(copies), self.mesh, self.prices)
+        prices = conversions(
+            plain, sources, tuple(copies), self.mesh, self.prices, self.settled.keys())
         return Flow(producer, made, readers, prices)
 
 
@@ -322,12 +325,12 @@ class Ties:
         pinned = tuple(demand.layout for demand in demands)
         return ("state", self._shared(name), argument.value.type, pinned, argument.stage)
 
-    def of_op(self, op: Op, micro: Hashable) -> Hashable:
+    def of_op(self, op: Op, settled: Hashable) -> Hashable:
         path = op.loc.path
         if isinstance(op, Return) or not NUMBER.search(path):
             return op
         alike = structure(op) if isinstance(op, Compute) else op.result.type
-        here = (path, op.loc.line, alike, op.stage, micro, op.recompute)
+        here = (path, op.loc.line, alike, op.stage, settled, op.recompute)
         self.count[here] += 1
         return ("op", self._shared(path), *here[1:], self.count[here])
 

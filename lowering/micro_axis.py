@@ -12,7 +12,6 @@ What is made of indices and random numbers alone is made in parts if all its rea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from anabranch.ir.core import Function, Op, Value
 from anabranch.ir.diagnostics import Loc, fail
@@ -20,27 +19,13 @@ from anabranch.ir.mesh import MICRO, Mesh
 from anabranch.ir.ops import Compute, Pin, Return
 from anabranch.ir.sbp import B, S, Sbp
 from anabranch.lowering.boxing import whole_batch
-from anabranch.lowering.signatures import InTime, options
+from anabranch.lowering.settled import AxisPlan
+from anabranch.lowering.signatures import Entries, options
 
 
-@dataclass(slots=True)
-class MicroPlan:
-    """Entries on the axis of time: of every value, and of every op's operands and result. Both are
-    empty where there is one micro-batch."""
-
-    values: dict[Value, Sbp] = field(default_factory=dict)
-    ops: dict[Op, InTime] = field(default_factory=dict)
-
-    def of(self, value: Value) -> tuple[Sbp, ...]:
-        """The entry of a value, or nothing if there is no axis of time."""
-        return (self.values[value],) if value in self.values else ()
-
-
-def plan_micro(function: Function, micro: int) -> MicroPlan:
+def plan_micro(function: Function, micro: int) -> AxisPlan:
     """Entries for every value of a function."""
-    if micro == 1:
-        return MicroPlan()
-    found = MicroPlan(_arguments(function, micro))
+    found = AxisPlan(_arguments(function, micro))
     whole: set[Value] = set()  # values of which terms are accumulated anyway
     while True:
         for op in function.body:
@@ -70,7 +55,7 @@ def _arguments(function: Function, micro: int) -> dict[Value, Sbp]:
     return {v: S(0) if v in in_parts else B for v in function.body.args}
 
 
-def _candidates(op: Op, values: dict[Value, Sbp], micro: int) -> Iterator[InTime]:
+def _candidates(op: Op, values: dict[Value, Sbp], micro: int) -> Iterator[Entries]:
     """The signatures of an op in time, most wanted first."""
     if isinstance(op, Compute):
         for operands, result in options(op, Mesh(((MICRO, micro),)), small=True):
@@ -80,7 +65,7 @@ def _candidates(op: Op, values: dict[Value, Sbp], micro: int) -> Iterator[InTime
         yield (entry,), entry
 
 
-def _choose(op: Op, values: dict[Value, Sbp], whole: set[Value], micro: int) -> InTime:
+def _choose(op: Op, values: dict[Value, Sbp], whole: set[Value], micro: int) -> Entries:
     ranked = {
         (rank, place): entries for place, entries in enumerate(_candidates(op, values, micro))
         if (rank := _rank(op, entries, values, whole)) is not None}
@@ -91,7 +76,7 @@ def _choose(op: Op, values: dict[Value, Sbp], whole: set[Value], micro: int) -> 
 
 
 def _rank(
-    op: Op, entries: InTime, values: dict[Value, Sbp], whole: set[Value]
+    op: Op, entries: Entries, values: dict[Value, Sbp], whole: set[Value]
 ) -> tuple[int, int, int] | None:
     """How unwelcome a signature is: sums to accumulate, values to cut, and the kind of result; None
     if some operand cannot be had so."""
@@ -112,7 +97,7 @@ def _rank(
     return len(sums), len(cuts), kind
 
 
-def _accumulated(found: MicroPlan) -> Iterator[Value]:
+def _accumulated(found: AxisPlan) -> Iterator[Value]:
     """The values of which some op wants the whole sum."""
     for op, (operands, _) in found.ops.items():
         for value, wanted in zip(op.operands, operands, strict=True):
@@ -120,7 +105,7 @@ def _accumulated(found: MicroPlan) -> Iterator[Value]:
                 yield value
 
 
-def _check_return(function: Function, found: MicroPlan) -> None:
+def _check_return(function: Function, found: AxisPlan) -> None:
     last = function.body.last
     assert isinstance(last, Return)
     for value in last.operands:
@@ -128,7 +113,7 @@ def _check_return(function: Function, found: MicroPlan) -> None:
             raise whole_batch(value, value.op.loc if value.op else Loc())
 
 
-def _make_in_parts(function: Function, found: MicroPlan, micro: int) -> None:
+def _make_in_parts(function: Function, found: AxisPlan, micro: int) -> None:
     """Lets ops on nothing but scalars and each other follow their readers into parts."""
     free = _free(function)
     for op in reversed(function.body):
@@ -154,11 +139,11 @@ def _free(function: Function) -> set[Op]:
     return free
 
 
-def _wants(user: Op, found: MicroPlan) -> tuple[Sbp, ...]:
+def _wants(user: Op, found: AxisPlan) -> tuple[Sbp, ...]:
     return (B,) * len(user.operands) if isinstance(user, Return) else found.ops[user][0]
 
 
-def _in_reach(op: Op, entries: InTime, found: MicroPlan, free: set[Op]) -> bool:
+def _in_reach(op: Op, entries: Entries, found: AxisPlan, free: set[Op]) -> bool:
     """Whether operands are as wanted, or are free and may follow in their turn."""
     return all(
         found.values[v] == wanted or (v.op in free and wanted.kind == "S")

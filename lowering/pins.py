@@ -9,7 +9,7 @@ reported as the smallest set that does, found by leaving one out at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anabranch.ir.core import Argument, Function, Value
 from anabranch.ir.diagnostics import Diagnostic, Loc, Note, Span, UserError, fail, nearest
@@ -31,6 +31,10 @@ class Demand:
     def allows(self, layout: Layout) -> bool:
         return all(layout[axis] == sbp for axis, sbp in self.layout.entries)
 
+    def on(self, mesh: Mesh) -> Demand:
+        kept = tuple(entry for entry in self.layout.entries if entry[0] in mesh.names)
+        return replace(self, layout=Layout(kept))
+
     def __str__(self) -> str:
         return f"{self.by} wants '{self.name}' in {self.layout}"
 
@@ -42,6 +46,11 @@ class Pins:
     arguments: dict[Value, list[Demand]] = field(default_factory=dict)
     ops: dict[Pin, Demand] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def on(self, mesh: Mesh) -> Pins:
+        """The same, on some of the axes."""
+        arguments = {v: [d.on(mesh) for d in demands] for v, demands in self.arguments.items()}
+        return Pins(arguments, {op: d.on(mesh) for op, d in self.ops.items()}, self.notes)
 
 
 def span_of(loc: Loc) -> Span | None:

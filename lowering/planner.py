@@ -9,7 +9,8 @@ that the next value of a state lies as the state does.
 Order of work: pins (`pins.py`), the axis of micro-batches by propagation (`micro_axis.py`), then
 the axes of ranks: choices with their seconds (`choices.py`, `prices.py`), exact elimination
 (`eliminate.py`), a linear program (`solve.py`), and the result as ops and boxes (`distribute.py`).
-Stages are given. What was decided, and what else there was, is kept in `Decisions`.
+On meshes of more than two such axes the larger two are planned first, then the next two with those
+as they are. Stages are given. What was decided, and what else there was, is kept in `Decisions`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from anabranch.lowering.choices import build_choices
 from anabranch.lowering.decisions import Decisions
 from anabranch.lowering.distribute import distribute
 from anabranch.lowering.machine import Machine
+from anabranch.lowering.micro_axis import plan_micro
 from anabranch.lowering.pins import collect_pins
+from anabranch.lowering.settled import AxisPlan, SettledAxes
 from anabranch.lowering.signatures import legal
 from anabranch.lowering.solve import solve
+
+TOGETHER = 2  # axes planned at once; the choices grow with the power of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,38 @@ def _decide(
     function: Function, mesh: Mesh, machine: Machine, states: Mapping[str, Layout]
 ) -> Decisions:
     pins = collect_pins(function, mesh, states)
-    choices = build_choices(function, mesh, machine, pins)
-    return Decisions(function, mesh, choices, solve(choices), tuple(pins.notes))
+    settled, planned, notes = SettledAxes(), set[str](), list(pins.notes)
+    rounds = _rounds(mesh)
+    if len(rounds) > 1:
+        notes.append(f"the axes {' and '.join(rounds[0])} were planned before the others")
+    if mesh.micro > 1:
+        settled[MICRO] = plan_micro(function, mesh.micro)
+    for axes in rounds:
+        planned |= {*settled, *axes}
+        choices = build_choices(function, mesh, machine, pins, settled, planned)
+        decisions = Decisions(function, mesh, choices, solve(choices), tuple(notes))
+        settled |= {axis: _settle(function, decisions, axis) for axis in axes}
+    return decisions
+
+
+def _rounds(mesh: Mesh) -> list[tuple[str, ...]]:
+    """The axes of several ranks within a stage, as many at a time as can be planned together."""
+    axes = [(name, size) for name, size in mesh.inner.space.axes if size > 1]
+    axes.sort(key=lambda axis: -axis[1])
+    return [tuple(name for name, _ in axes[start : start + TOGETHER])
+            for start in range(0, max(len(axes), 1), TOGETHER)]
+
+
+def _settle(function: Function, decisions: Decisions, axis: str) -> AxisPlan:
+    """What was decided for an axis."""
+    found = AxisPlan()
+    for value in function.body.args:
+        found.values[value] = decisions.layouts(value)[1][axis]
+    for op in function.body:
+        operands, result = decisions.layouts(op)
+        found.ops[op] = tuple(layout[axis] for layout in operands), result[axis]
+        found.values.update(dict.fromkeys(op.results, result[axis]))
+    return found
 
 
 def _check_legal(function: Function, mesh: Mesh) -> None:

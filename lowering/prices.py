@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from anabranch.ir.mesh import MICRO, Mesh
+from anabranch.ir.mesh import Mesh
 from anabranch.ir.sbp import B, Layout, P, S, Sbp, layout_on
 from anabranch.ir.types import TensorType
 from anabranch.lowering.boxing import Seconds, neighbours
@@ -25,13 +25,16 @@ Copy = tuple[Layout, bool]  # a layout that is wanted, and whether on another st
 
 def conversions(
     type: TensorType, sources: Sequence[Layout], wanted: Sequence[Copy], mesh: Mesh,
-    seconds: Seconds,
+    seconds: Seconds, settled: Collection[str] = (),
 ) -> Matrix:
     """Seconds from each source layout to each wanted copy; infinite where there is no way.
-    `mesh` is that of a stage, `type` is without layout."""
+    `mesh` is that of a stage, `type` is without layout. On axes that are `settled`, ways have no
+    entries but those of the layouts themselves and B."""
     layouts = (*sources, *(layout for layout, _ in wanted))
-    steps = _steps(type, _partials(layouts), _times(layouts), _thin(type, layouts, mesh), mesh,
-                   seconds)
+    entries = tuple(
+        _seen(layouts, axis) if axis in settled else entries_of(type, size, _seen(layouts, axis))
+        for axis, size in mesh.axes)
+    steps = _steps(type, entries, mesh, seconds)
     rows = [steps.index[layout] for layout in sources]
     found = np.zeros((len(rows), len(wanted)))
     for column, (layout, moves) in enumerate(wanted):
@@ -40,20 +43,22 @@ def conversions(
     return found
 
 
-def _partials(layouts: Sequence[Layout]) -> tuple[str, ...]:
-    return tuple(sorted({layout.partial for layout in layouts} - {""}))
+def _seen(layouts: Sequence[Layout], axis: str) -> tuple[Sbp, ...]:
+    """B and the entries that layouts have on an axis."""
+    return tuple(sorted({B, *(layout[axis] for layout in layouts)}, key=str))
 
 
-def _times(layouts: Sequence[Layout]) -> tuple[Sbp, ...]:
-    """The entries on the axis of time, which lead the layouts."""
-    return tuple(sorted({layout[MICRO] for layout in layouts} | {B}, key=str))
+def entries_of(type: TensorType, size: int, more: Iterable[Sbp] = ()) -> tuple[Sbp, ...]:
+    """What a value may be on an axis: B, S of the dimensions that are as long as the axis, and
+    `more`: terms, and the shorter dimensions where they are pinned."""
+    usual = (B, *(S(d) for d, n in enumerate(type.shape) if n >= size))
+    return tuple(dict.fromkeys((*usual, *sorted(more, key=str))))
 
 
-def _thin(type: TensorType, layouts: Sequence[Layout], mesh: Mesh) -> frozenset[int]:
-    """Dimensions that are split though they are shorter than an axis: seen only where pinned."""
-    return frozenset(
-        sbp.dim for layout in layouts for axis, sbp in layout.entries
-        if sbp.kind == "S" and type.shape[sbp.dim] < mesh.size(axis))
+def layouts_of(mesh: Mesh, entries: Sequence[Sequence[Sbp]]) -> tuple[Layout, ...]:
+    """Every layout of some entries on each axis, with one kind of P."""
+    return tuple(layout_on(mesh, way) for way in itertools.product(*entries)
+                 if len({e.op for e in way if e.kind == "P"}) <= 1)
 
 
 class _Ways:
@@ -97,16 +102,16 @@ class _Steps:
 
 @functools.cache
 def _steps(
-    type: TensorType, partials: tuple[str, ...], times: tuple[Sbp, ...], thin: frozenset[int],
-    mesh: Mesh, seconds: Seconds,
+    type: TensorType, entries: tuple[tuple[Sbp, ...], ...], mesh: Mesh, seconds: Seconds
 ) -> _Steps:
-    layouts = layouts_of(type, mesh, partials, times, thin)
+    layouts = layouts_of(mesh, entries)
+    terms = sorted({e.op for axis in entries for e in axis} - {""}) or [""]
     index = {layout: i for i, layout in enumerate(layouts)}
     others = np.full((len(layouts), len(layouts)), np.inf)
     np.fill_diagonal(others, 0.0)
     fills = []
     for i, layout in enumerate(layouts):
-        for op in (layout.partial,) if layout.partial else partials or ("",):
+        for op in [layout.partial] if layout.partial else terms:
             target = layout_on(mesh, [P(op) if op else B] * len(mesh.axes))
             for step in neighbours(type, layout, target, mesh):
                 j = index.get(step.layout)
@@ -119,19 +124,3 @@ def _steps(
                     others[i, j] = price
     move = np.array([seconds(type, layout, layout, "move", "") for layout in layouts])
     return _Steps(index, others, fills, move)
-
-
-def layouts_of(
-    type: TensorType, mesh: Mesh, partials: Sequence[str] = (), times: Sequence[Sbp] = (B,),
-    thin: frozenset[int] = frozenset(),
-) -> tuple[Layout, ...]:
-    """Every layout of a type that a plan may use, with these kinds of P, these entries on the axis
-    of time, and S only of dimensions as long as the axis, or `thin` ones."""
-    per_axis = [
-        times or (B,) if axis == MICRO else
-        (B, *(S(d) for d, n in enumerate(type.shape) if n >= size or d in thin), *map(P, partials))
-        for axis, size in mesh.axes
-    ]
-    every = itertools.product(*per_axis)
-    return tuple(layout_on(mesh, entries) for entries in every
-                 if len({e.op for e in entries if e.kind == "P"}) <= 1)

@@ -93,7 +93,8 @@ class Rule:
 
 
 Option = tuple[tuple[Layout, ...], Layout]  # of the operands, of the result
-InTime = tuple[tuple[Sbp, ...], Sbp]  # entries on the axis `micro`: of the operands, of the result
+Entries = tuple[tuple[Sbp, ...], Sbp]  # on one axis: of the operands, of the result
+Settled = tuple[Entries | None, ...]  # by axis: entries that are decided, or none yet
 
 
 def structure(op: Compute) -> Structure:
@@ -267,14 +268,12 @@ def _at_least(entries: tuple[Sbp, ...], better: tuple[Sbp, ...]) -> bool:
 
 
 @functools.cache
-def _options(of: Structure, mesh: Mesh, small: bool, in_time: InTime | None) -> dict[
+def _options(of: Structure, mesh: Mesh, small: bool, settled: Settled) -> dict[
     Option, tuple[str, ...]
 ]:
     found: dict[Option, tuple[str, ...]] = {}
     every = [rule for rule in rules(of) if small or _is_long(of, rule.split)]
-    per_axis = [every] * len(mesh.axes)
-    if in_time is not None:
-        per_axis[0] = [narrowed for rule in rules(of) for narrowed in _narrowed(rule, in_time)]
+    per_axis = [every if entries is None else list(_narrowed(of, entries)) for entries in settled]
     for chosen in itertools.product(*per_axis):
         result = _result(of, chosen, mesh)
         if result is None or not (small or _is_filled(of, chosen, mesh)):
@@ -290,12 +289,13 @@ def _options(of: Structure, mesh: Mesh, small: bool, in_time: InTime | None) -> 
     return found
 
 
-def _narrowed(rule: Rule, entries: InTime) -> Iterator[Rule]:
-    """The rule with just these entries, if it has them."""
+def _narrowed(of: Structure, entries: Entries) -> Iterator[Rule]:
+    """The rules that have these entries, with no others."""
     operands, result = entries
-    fits = all(e in choices for e, choices in zip(operands, rule.choices, strict=True))
-    if fits and rule.result == result:
-        yield Rule(tuple((e,) for e in operands), rule.result, rule.split, rule.why)
+    for rule in rules(of):
+        fits = all(e in choices for e, choices in zip(operands, rule.choices, strict=True))
+        if fits and rule.result == result:
+            yield Rule(tuple((e,) for e in operands), rule.result, rule.split, rule.why)
 
 
 def _is_long(of: Structure, split: str) -> bool:
@@ -312,20 +312,19 @@ def _is_filled(of: Structure, chosen: Sequence[Rule], mesh: Mesh) -> bool:
 # --- what others ask -----------------------------------------------------------------------------
 
 
-def options(
-    op: Compute, mesh: Mesh, *, small: bool = False, in_time: InTime | None = None
-) -> tuple[Option, ...]:
+def options(op: Compute, mesh: Mesh, *, small: bool = False) -> tuple[Option, ...]:
     """All legal (operand layouts, result layout) on a mesh, without those in which an operand is
     whole where a part would do. Splits that would leave some ranks without work are legal but left
-    out, unless `small`. `in_time` fixes the entries on the first axis, `micro`."""
-    return tuple(_options(structure(op), mesh, small, in_time))
+    out, unless `small`."""
+    return tuple(split_options(op, mesh, small=small))
 
 
 def split_options(
-    op: Compute, mesh: Mesh, *, small: bool = False, in_time: InTime | None = None
+    op: Compute, mesh: Mesh, *, small: bool = False, settled: Settled = ()
 ) -> dict[Option, tuple[str, ...]]:
-    """The same options, each with the variable that every axis splits (empty: none)."""
-    return _options(structure(op), mesh, small, in_time)
+    """The same options, each with the variable that every axis splits (empty: none). Where entries
+    on an axis are `settled`, only those."""
+    return _options(structure(op), mesh, small, settled or (None,) * len(mesh.axes))
 
 
 @functools.cache

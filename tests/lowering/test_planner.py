@@ -21,13 +21,11 @@ from anabranch.ir.sbp import B, Layout, P, S, layout_on
 from anabranch.ir.types import tensor
 from anabranch.ir.verifier import verify
 from anabranch.lowering.boxing import lower_boxes, route
-from anabranch.lowering.choices import build_choices
 from anabranch.lowering.cost import step_prices
 from anabranch.lowering.differentiate import differentiate
 from anabranch.lowering.machine import CPU2, H100, Machine
-from anabranch.lowering.pins import collect_pins
 from anabranch.lowering.planner import decide, plan, state_layouts
-from anabranch.lowering.prices import conversions, layouts_of
+from anabranch.lowering.prices import conversions, entries_of, layouts_of
 from anabranch.lowering.simplify import simplify
 from anabranch.lowering.simulate_ranks import simulate
 from anabranch.lowering.stages import assign_stages
@@ -104,12 +102,13 @@ def test_plans_do_not_depend_on_the_run() -> None:
 @pytest.mark.parametrize("mesh", [Mesh.of(data=2, model=3), Mesh.of(micro=2, data=2)], ids=str)
 def test_the_planner_pays_what_the_router_asks(rank: int, mesh: Mesh) -> None:
     type = tensor("f32", (6, 8, 12, 6)[:rank])
-    times = (B, P()) if mesh.micro > 1 else ()
-    layouts = layouts_of(type, mesh, ("sum",), times)
+    layouts = layouts_of(mesh, [
+        (B, P()) if axis == "micro" else entries_of(type, size, [P()]) for axis, size in mesh.axes])
     prices = step_prices(mesh, CPU2)
     draw = np.random.default_rng(rank)
     for moves in (False, True):
-        table = conversions(type, layouts, [(at, moves) for at in layouts], mesh, prices)
+        wanted = [(at, moves) for at in layouts]
+        table = conversions(type, layouts, wanted, mesh, prices, ["micro"])
         for i, j in draw.integers(0, len(layouts), (30, 2)):
             steps = route(type, layouts[i], layouts[j], mesh, prices, moves)
             if steps is None:
@@ -286,6 +285,14 @@ def test_the_batch_must_divide() -> None:
         planned(ACCUMULATION, Mesh.of(data=2).with_micro(3))
 
 
+def test_axes_beyond_two_are_planned_on_top_of_them() -> None:
+    mesh = Mesh.of(a=2, b=2, c=2)
+    module = plan(parsed(MLP), mesh, H100)
+    verify(module)
+    cuts = [layout_of(module.functions["f"], name) for name in ("h", "g")]
+    assert all(cut[axis].kind == "S" for cut in cuts for axis in mesh.names)
+
+
 # --- pins ----------------------------------------------------------------------------------------
 
 
@@ -396,9 +403,8 @@ def test_repeated_layers_choose_together() -> None:
     mesh, small = Mesh.of(data=2), {"dim": 32, "heads": 2}
     counts = []
     for depth in (2, 5):
-        function = layers(depth, **small)
-        choices = build_choices(function, mesh, CPU2, collect_pins(function, mesh, {}))
-        counts.append(len(choices.nodes))
+        decided = decide(Module({"train": layers(depth, **small)}), mesh, CPU2)
+        counts.append(len(decided.decisions["train"].choices.nodes))
     assert counts[0] == counts[1]
 
 

@@ -1,0 +1,30 @@
+"""Axes of a mesh that are decided before the others: time, and the larger ones of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from anabranch.ir.core import Op, Value
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.sbp import Layout, Sbp
+from anabranch.lowering.signatures import Entries, Settled
+
+
+@dataclass(slots=True)
+class AxisPlan:
+    """Entries on one axis: of every value, and of every op's operands and result."""
+
+    values: dict[Value, Sbp] = field(default_factory=dict)
+    ops: dict[Op, Entries] = field(default_factory=dict)
+
+
+class SettledAxes(dict[str, AxisPlan]):
+    """The axes that are decided, by name."""
+
+    def of_op(self, op: Op, mesh: Mesh) -> Settled:
+        """What is decided of an op, for each axis of a mesh."""
+        return tuple(self[axis].ops.get(op) if axis in self else None for axis in mesh.names)
+
+    def allows(self, value: Value, layout: Layout) -> bool:
+        """Whether a layout of a value agrees with what is decided."""
+        return all(layout[axis] == plan.values[value] for axis, plan in self.items())
