@@ -27,7 +27,7 @@ from anabranch.ir.types import is_float
 from anabranch.lowering.fuse import fuse
 from anabranch.lowering.program import STORE_CELL_BODY
 from anabranch.runtime import reference_kernel
-from anabranch.runtime.errors import BuildError
+from anabranch.runtime.errors import BuildError, RunError
 from anabranch.runtime.library import LIBRARY
 from anabranch.runtime.reference_kernel import interpret
 from anabranch.runtime.reference_math import PRIMITIVES, draw
@@ -262,3 +262,14 @@ def test_training_without_a_compiler_is_training(
     np.testing.assert_allclose(slow_losses, losses, rtol=1e-5)
     for name, state in states.items():
         np.testing.assert_allclose(slow_states[name], state, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:no C compiler")
+def test_an_index_out_of_range_ends_a_run_and_names_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = compile_training(load_program(GPT).training(), Options()).plan
+    monkeypatch.setenv("ANABRANCH_CC", "none")
+    with Session(plan) as session:
+        session.run("init", 1)
+        tokens = np.full((8, 7), 11)
+        with pytest.raises(RunError, match=r"index 11 is outside 0\.\.10, at gpt\.ab:"):
+            session.step("eval", {"tokens": tokens, "targets": np.zeros((8, 7), np.int64)})
