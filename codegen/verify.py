@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.codegen.kernel import (
@@ -30,6 +30,7 @@ from anabranch.codegen.kernel import (
 )
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.expr import Call, Const, Expr
+from anabranch.ir.index import conjuncts
 
 Interval = tuple[int, int]  # inclusive
 UNBOUNDED = 1 << 62
@@ -81,12 +82,9 @@ class _Verifier:
         match s:
             case Load(_, tensor, index, mask):
                 self.access(s, tensor, index, mask, known)
-            case Store(tensor, index, _, mask):
+            case Store(tensor, index, _, mask) | Combine(tensor, index, _, _, mask):
                 self.access(s, tensor, index, mask, known)
-                self.written(s, tensor, index, loops)
-            case Combine(tensor, index, _, _, mask):
-                self.access(s, tensor, index, mask, known)
-                self.written(s, tensor, index, loops)
+                self.written(s, tensor, index, loops, _kept(mask, known, self.ints))
             case Loop(axis, start, stop, body):
                 low, high = _interval(start, known), _interval(stop, known)
                 inner = None if low is None or high is None else (low[0], high[1] - 1)
@@ -105,25 +103,34 @@ class _Verifier:
                 f"the index {show(index)} runs from {place[0]} to {place[1]} in {tensor}, which "
                 f"has {self.elements[tensor]} elements", s)
 
-    def written(self, s: Statement, tensor: str, index: Expr, loops: tuple[Loop, ...]) -> None:
+    def written(self, s: Statement, tensor: str, index: Expr, loops: tuple[Loop, ...],
+                kept: Iterable[Kept]) -> None:
         role = self.kernel.tensor(tensor).role
         if role == "in":
             raise self.fail(f"{tensor} may not be written", s)
         if role != "local":
-            self.no_race(s, index, loops)
+            self.no_race(s, index, loops, kept)
 
-    def no_race(self, s: Statement, index: Expr, loops: tuple[Loop, ...]) -> None:
+    def no_race(self, s: Statement, index: Expr, loops: tuple[Loop, ...],
+                kept: Iterable[Kept]) -> None:
         """Strides in order, each larger than all below it reach together: then places tell points
-        of the grid apart. Loops below the first axis of the grid may meet, one after another."""
+        of the grid apart. Loops below the first axis of the grid may meet, one after another; a sum
+        of loops that the mask keeps in bounds counts as one."""
         terms = _terms(index, self.ints)
         sizes = {a.name: _size(a.extent, self.ints) for a in self.kernel.grid}
+        sums: dict[str, int] = {}
+        for name, part, bound in kept:
+            factor = _factor(terms, part)
+            if factor and not part.keys() & sizes.keys():
+                terms = {n: stride for n, stride in terms.items() if n not in part}
+                terms[name], sums[name] = factor, bound
         bounded = {n for loop in loops if loop.axis in terms for n in self._bounds(loop)}
         for axis, size in sizes.items():
             if size > 1 and axis not in terms and axis not in bounded:
                 raise self.fail(f"points of {axis} store to one place", s)
         reach, ordered = 0, sorted(terms.items(), key=lambda term: abs(term[1]))
         for k, (name, stride) in enumerate(ordered):
-            extent = sizes.get(name) or self._loop_size(name, loops)
+            extent = sizes.get(name) or sums.get(name) or self._loop_size(name, loops)
             if extent is None:  # a place that was loaded: as large as the next stride allows
                 following = abs(ordered[k + 1][1]) if k + 1 < len(ordered) else UNBOUNDED
                 extent = max(1, following // abs(stride))
@@ -166,6 +173,39 @@ def _value(s: Statement, known: Mapping[str, Interval | None]) -> Interval | Non
             size = _interval(bound, known)
             return None if size is None else (0, max(0, size[1] - 1))
     return None
+
+
+Kept = tuple[str, dict[str, int], int]  # a sum as text, its terms, and the bound it is below
+
+
+def _kept(
+    mask: Expr | None, known: Mapping[str, Interval | None], ints: Mapping[str, int]
+) -> list[Kept]:
+    """The sums that a mask keeps in [0, bound)."""
+    parts = conjuncts(mask)
+    positive = {show(e) for part in parts for e in _not_negative(part)}
+    found = []
+    for part in parts:
+        match part:
+            case Call("lt", (expr, Ref(bound))) if bound in ints:
+                low = _interval(expr, known)
+                if show(expr) in positive or (low is not None and low[0] >= 0):
+                    found.append((show(expr), _terms(expr, ints), ints[bound]))
+    return found
+
+
+def _not_negative(condition: Expr) -> list[Expr]:
+    match condition:
+        case Call("ge", (expr, Const(0))):
+            return [expr]
+    return []
+
+
+def _factor(terms: Mapping[str, int], part: Mapping[str, int]) -> int | None:
+    """What `part` is multiplied by where it is a part of `terms`."""
+    factors = {terms.get(name, 0) / stride for name, stride in part.items()}
+    factor = factors.pop() if len(factors) == 1 else 0.0
+    return int(factor) if factor and factor.is_integer() else None
 
 
 def _size(extent: Expr, ints: Mapping[str, int]) -> int:
@@ -225,6 +265,8 @@ def _summands(expr: Expr, factor: int, ints: Mapping[str, int]) -> list[tuple[in
     match expr:
         case Call("add", (a, b)):
             return _summands(a, factor, ints) + _summands(b, factor, ints)
+        case Call("sub", (a, b)):
+            return _summands(a, factor, ints) + _summands(b, -factor, ints)
         case Call("mul", (a, Ref(name))) if name in ints:
             return _summands(a, factor * ints[name], ints)
         case Call("mul", (a, Const(value))):

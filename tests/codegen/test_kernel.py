@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.codegen.emit import elements_of
 from anabranch.codegen.kernel import (
+    Combine,
     Kernel,
     Let,
     Load,
@@ -187,3 +188,15 @@ r_ptr: out f32; n_i_s, n_d)
     u_ptr[i_s] = u
     r_ptr[i_s] = r
 """
+
+
+def test_places_that_no_mask_keeps_in_their_row_are_a_race() -> None:
+    """Of a transposed convolution with padding, where they would run into the next image."""
+    piece = pieces("transposed convolution with padding")[-1]
+
+    def change(s: Statement) -> Statement:
+        return replace(s, mask=None) if isinstance(s, Combine) else s
+
+    broken = replace(piece.kernel, body=changed(piece.kernel.body, change))
+    with pytest.raises(CompilerBug, match=r"share a place|runs from"):
+        check(piece, broken)
