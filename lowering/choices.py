@@ -125,7 +125,7 @@ class _Builder:
         self.machine = machine.shared_by(mesh.ranks)
         self.prices = step_prices(mesh, self.machine)
         self.found = Choices(self.mesh, self.machine)
-        self.small = any(_is_thin(demand, type, self.mesh) for demand, type in self._demands())
+        self.small = not all(_fills(type, d.layout, self.mesh) for d, type in self._demands())
         self.stages = {a.value: a.stage for a in function.arguments}
         self.everywhere = {a.value for a in function.arguments if a.role in ("step", "seed")}
         self.keys: dict[Hashable, int] = {}
@@ -286,10 +286,6 @@ def _numbered(layouts: Sequence[Layout]) -> tuple[tuple[Layout, ...], Numbers]:
     index: dict[Layout, int] = {}
     numbers = np.array([index.setdefault(layout, len(index)) for layout in layouts])
     return tuple(index), numbers
-
-
-def _is_thin(demand: Demand, type: TensorType, mesh: Mesh) -> bool:
-    return not _fills(type, demand.layout, mesh)
 
 
 def _fills(type: TensorType, layout: Layout, mesh: Mesh) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from anabranch.ir.mesh import Mesh
 
+LEAST_LAUNCH = 1e-6  # seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -54,9 +56,10 @@ class Machine:
         return self.inner if span <= self.node else self.outer
 
     def work_seconds(self, flops: float, nbytes: float, *, contraction: bool) -> float:
-        """A kernel is bound by arithmetic or by memory, and costs a launch."""
+        """A kernel is bound by arithmetic or by memory, and costs a launch. That is never nothing:
+        of plans that move as much the one with fewer kernels and boxes is better."""
         rate = self.contraction if contraction else self.pointwise
-        return max(flops / rate, nbytes / self.memory) + self.launch
+        return max(flops / rate, nbytes / self.memory) + max(self.launch, LEAST_LAUNCH)
 
 
 CPU2 = Machine(
