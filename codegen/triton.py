@@ -43,6 +43,7 @@ from anabranch.codegen.kernel import (
 from anabranch.codegen.scope import Piece
 from anabranch.codegen.target import Printed
 from anabranch.codegen.tile import Options
+from anabranch.codegen.triton_accumulate import SIGNS, across, beside, extremum
 from anabranch.codegen.triton_expr import (
     AND,
     SIGNATURES,
@@ -62,7 +63,7 @@ from anabranch.codegen.triton_grid import (
 from anabranch.codegen.triton_helpers import HELPERS, used
 from anabranch.ir.contraction import is_contraction
 from anabranch.ir.diagnostics import CompilerBug
-from anabranch.ir.expr import Const, Expr, integer, mul
+from anabranch.ir.expr import Cast, Const, Expr, integer, mul
 from anabranch.ir.launch import KernelText
 from anabranch.ir.space import Clause
 from anabranch.ir.types import is_float
@@ -70,7 +71,6 @@ from anabranch.ir.types import is_float
 HEADER = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 STATUS = "status_ptr"
 TAKEN = {"range", "float", "program", STATUS, "triton", "tl", "SIGNATURE", "OPTIONS"}
-SIGNS = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
 OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
 PRODUCT = {**OPTIONS, "num_warps": 8}  # keeps the registers of f32 products from spilling
 
@@ -312,11 +312,10 @@ class _Printer:
         index = fold(index, self.known)
         if not spans:
             return tensor if index == Const(0, "i64") else f"{tensor} + {write(index, self.place)}"
-        if isinstance(index, Const):
-            offset = f" + {literal(index)}" if index.value else ""
-            return f"{tensor}{offset} + tl.zeros({self._shape(spans)}, tl.int32)"
-        text = write(index, self.place)
-        if self._spans(index) != spans:
+        text, own = write(index, self.place), self._spans(index)
+        if not own:
+            text += f" + tl.zeros({self._shape(spans)}, tl.int32)"
+        elif own != spans:
             text = f"tl.broadcast_to({text}, {self._shape(spans)})"
         return f"{tensor} + {text}"
 
@@ -327,7 +326,11 @@ class _Printer:
 
     def _mask(self, spans: frozenset[str], mask: Expr | None) -> str:
         parts = [self.inside[n].text for n in self.order if n in spans and n in self.inside]
-        parts += [] if mask is None else [self._write(mask, AND - 1 if parts else 0)]
+        asked = None if mask is None else fold(mask, self.known)
+        if isinstance(asked, Const):
+            parts += [] if asked.value else ["tl.full([], False, tl.int1)"]
+        elif asked is not None:
+            parts.append(write(asked, self.place, AND - 1 if parts else 0))
         return " & ".join(parts)
 
     def _load(self, s: Load) -> None:
@@ -351,7 +354,7 @@ class _Printer:
 
     def _check(self, s: Check) -> None:
         spans = self._domain(s.value, s.bound, s.mask)
-        mask = self._mask(spans, s.mask) or "True"
+        mask = self._mask(spans, s.mask) or "tl.full([], True, tl.int1)"
         value, bound = self._write(s.value), self._write(s.bound)
         self._define(s.name, f"ab_checked({STATUS}, {value}, {bound}, {mask})", spans)
 
@@ -367,11 +370,9 @@ class _Printer:
         self._add("tl.debug_barrier()")
 
     def _step(self, reduce: str, value: Expr, old: str) -> str:
-        dtype = dtype_of(value)
         if reduce in SIGNS:
             return f"{old} {SIGNS[reduce]} {self._write(value, 11 if reduce == 'prod' else 10)}"
-        nan = ", propagate_nan=tl.PropagateNan.ALL" if is_float(dtype) else ""
-        return f"tl.{reduce}imum({old}, {self._write(value)}{nan})"
+        return extremum(reduce, dtype_of(value), old, self._write(value))
 
     # reductions
 
@@ -401,6 +402,8 @@ class _Printer:
     def _update(self, name: str, value: Expr, mask: Expr | None, at: Expr | None) -> None:
         start, own = self.starts[name], self.place.get(name, name)
         value = fold(value, self.known)
+        if start.ref.dtype == "i64" and at is None and not isinstance(value, Const):
+            value = Cast("i64", value)
         lanes = self.spans[name] if self._walked() else frozenset[str]()
         condition = self._mask(lanes & {"LANES"}, mask)
         spans = self._spans(value, mask) | (lanes & {"LANES"})
@@ -414,7 +417,9 @@ class _Printer:
             return
         nothing = identity(start.reduce, start.dtype)
         if condition:
-            text = f"tl.where({condition}, {write(value, self.place)}, {literal(nothing)})"
+            there = beside(value, nothing) if isinstance(value, Const) else \
+                write(value, self.place)
+            text = f"tl.where({condition}, {there}, {literal(nothing)})"
         else:
             text = write(value, self.place, 11 if start.reduce == "prod" else 10)
         if first:
@@ -423,8 +428,7 @@ class _Printer:
         if start.reduce in SIGNS:
             self._add(f"{own} {SIGNS[start.reduce]}= {text}")
             return
-        nan = ", propagate_nan=tl.PropagateNan.ALL" if is_float(start.dtype) else ""
-        self._add(f"{own} = tl.{start.reduce}imum({own}, {text}{nan})")
+        self._add(f"{own} = {extremum(start.reduce, start.dtype, own, text)}")
 
     def _walked(self) -> bool:
         """Whether the lanes are those of a loop."""
@@ -451,26 +455,9 @@ class _Printer:
         if self._walked() and "LANES" in self.spans[name]:
             axis = f"{len(self.order) - 1}, keep_dims={len(self.order) > 1}"
             self.spans[name] -= {"LANES"}
-            self._add(f"{own} = {self._across(start, own, axis)}")
+            self._add(f"{own} = {across(start, own, axis)}")
         elif start.reduce in ("argmax", "argmin"):
             self._add(f"{own} = tl.maximum({own}, 0)")
-
-    def _across(self, start: Start, own: str, axis: str) -> str:
-        extreme = "largest" if start.reduce in ("max", "argmax") else "smallest"
-        match start.reduce:
-            case "sum":
-                return f"tl.sum({own}, {axis})"
-            case "prod":
-                return f"tl.reduce({own}, {axis.split(',')[0]}, ab_multiply,{axis.split(',')[1]})"
-            case "any" | "all":
-                fold_ = "max" if start.reduce == "any" else "min"
-                return f"tl.{fold_}({own}.to(tl.int32), {axis}) > 0"
-            case "argmax" | "argmin":
-                best = f"{own}_best"
-                return f"ab_first({own}, {best}, ab_{extreme}({best}, {axis}), {axis})"
-        if is_float(start.dtype):
-            return f"ab_{extreme}({own}, {axis})"
-        return f"tl.{start.reduce}({own}, {axis})"
 
     # loops
 

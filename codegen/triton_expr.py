@@ -16,6 +16,7 @@ import numpy as np
 
 from anabranch.codegen.kernel import Ref, dtype_of
 from anabranch.ir.expr import Call, Cast, Const, Expr, Rand, transform
+from anabranch.ir.reference import convert
 from anabranch.ir.scalar import PRIMITIVES
 from anabranch.ir.types import category, is_float
 
@@ -65,23 +66,27 @@ def literal(c: Const) -> str:
 
 def typed(c: Const) -> str:
     """A constant that no tensor gives its dtype."""
-    plain = c.dtype not in ("f64", "i64") or (c.dtype == "i64" and abs(int(c.value)) < 2**31)
+    small = c.dtype == "i64" and abs(int(c.value)) < 2**31
+    plain = small or computed(c.dtype) in ("f32", "i32")
     return literal(c) if plain else f"tl.full([], {literal(c)}, {value_type(c.dtype)})"
 
 
-def fold(expr: Expr, known: Mapping[str, Const]) -> Expr:
+def fold(expr: Expr, values: Mapping[str, Const]) -> Expr:
     """The expression with known values put in and operations on constants carried out."""
 
     def rule(e: Expr) -> Expr | None:
         match e:
-            case Ref(name) if name in known:
-                return known[name]
+            case Ref(name) if name in values:
+                return values[name]
             case Call("where", (Const(condition), yes, no)):
                 return yes if condition else no
+            case Call("and" | "or" as fn, (Const(known), other) | (other, Const(known))):
+                return Const(bool(known), "bool") if bool(known) == (fn == "or") else other
             case Call(fn, args) if all(isinstance(a, Const) for a in args):
                 return _evaluated(fn, args, dtype_of(e))
-            case Cast(dtype, Const(value)) if dtype in NUMPY:
-                return Const(np.asarray(value).astype(NUMPY[dtype]).item(), dtype)
+            case Cast(dtype, Const(value, source)):
+                held = np.asarray(value, NUMPY[computed(source)])
+                return Const(convert(held, dtype).item(), dtype)
         return None
 
     return transform(expr, rule)
@@ -105,7 +110,7 @@ def _write(expr: Expr, place: Mapping[str, str]) -> tuple[str, int]:
         case Ref(name):
             return place.get(name, name), ATOM
         case Const():
-            text = literal(expr)
+            text = literal(expr) if abs(expr.value) < 2**31 or is_float(expr.dtype) else typed(expr)
             return text, UNARY if text.startswith("-") else ATOM
         case Cast(dtype, arg):
             return _cast(dtype, arg, place)
@@ -135,9 +140,10 @@ def _cast(dtype: str, arg: Expr, place: Mapping[str, str]) -> tuple[str, int]:
     if dtype == "bool":
         return f"{write(arg, place, COMPARE)} != 0", COMPARE
     if dtype in ("f16", "bf16"):
-        narrow = f"tl.cast({write(arg, place)}, tl.{TYPES[dtype]})"
+        held = arg if source == "f64" or computed(source) == "f32" else Cast("f32", arg)
+        narrow = f"tl.cast({write(held, place)}, tl.{TYPES[dtype]})"
         return f"{narrow}.to(tl.float32)", ATOM
-    if computed(source) == computed(dtype):
+    if computed(source) == computed(dtype) != "i64":
         return _write(arg, place)
     return f"tl.cast({_argument(arg, place)}, {value_type(dtype)})", ATOM
 

@@ -16,7 +16,7 @@ def ab_checked(status_ptr, value, bound, mask):
     value = tl.to_tensor(value).to(tl.int64)
     inside = (value >= 0) & (value < bound)
     wrong = mask & ~inside
-    here = value * 0
+    here = wrong.to(tl.int64) * 0
     tl.store(status_ptr + 1 + here, value, mask=wrong)
     tl.store(status_ptr + 2 + here, here + bound, mask=wrong)
     tl.store(status_ptr + here, here + 1, mask=wrong)
@@ -129,31 +129,31 @@ def ab_floordiv(a, b):
 def ab_int_mod(a, b):
     """The remainder with the sign of the divisor; 0 if that is 0."""
     a, b = tl.to_tensor(a), tl.to_tensor(b)
-    by = tl.where(b == 0, 1, b)
+    by = b + (b == 0).to(b.dtype)
     rest = a % by
     rest = tl.where((rest != 0) & ((rest < 0) != (by < 0)), rest + by, rest)
-    return tl.where(b == 0, 0, rest)
+    return tl.where(b == 0, b, rest)
 ''',
     "ab_int_floordiv": '''
 def ab_int_floordiv(a, b):
     """The quotient rounded down; 0 if the divisor is 0."""
     a, b = tl.to_tensor(a), tl.to_tensor(b)
-    by = tl.where(b == 0, 1, b)
+    by = b + (b == 0).to(b.dtype)
     rest = a % by
     whole = a // by - ((rest != 0) & ((rest < 0) != (by < 0))).to(rest.dtype)
-    return tl.where(b == 0, 0, whole)
+    return tl.where(b == 0, b, whole)
 ''',
     "ab_int_pow": '''
 def ab_int_pow(a, b):
     """Repeated squaring; 0 for a negative exponent."""
     base, left = tl.to_tensor(a) + tl.to_tensor(b) * 0, tl.to_tensor(b) + tl.to_tensor(a) * 0
-    power = base * 0 + 1
+    power = (base == base).to(base.dtype)
     negative = left < 0
     for _ in range(63):
         power = tl.where(left & 1 == 1, power * base, power)
         base = base * base
         left = left >> 1
-    return tl.where(negative, 0, power)
+    return tl.where(negative, base * 0, power)
 ''',
     "ab_pow": '''
 def ab_pow(a, b):

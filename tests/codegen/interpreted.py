@@ -42,14 +42,13 @@ from tests.codegen.cases import (
 from tests.codegen.groups import groups
 from tests.codegen.test_c import data, rounded
 from tests.codegen.triton_cases import SMALL, cases, steps
-from tests.codegen.triton_memory import Outcome, run
+from tests.codegen.triton_memory import Outcome, assert_agrees, run
 from tests.strategies import arrays, statements
 
 Array = np.ndarray[Any, Any]
 PROGRAMS = 8
 FEW = replace(TARGETS["triton"], print=partial(print_piece, most=PROGRAMS))
-TOLERANCE = {"f16": 2e-3, "bf16": 2e-2, "f32": 3e-5, "f64": 1e-10}
-some = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,26 +67,13 @@ def _mended_interpreter() -> Iterator[None]:
 
 def specs_of(op: Op) -> tuple[LaunchSpec, ...]:
     specs = emit(op, FEW)
-    assert all(s.tiles <= 2 * PROGRAMS for s in specs)  # parts of a sum are programs of their own
+    assert all(s.tiles <= 5 * PROGRAMS for s in specs)  # parts of a sum are programs of their own
     return specs
 
 
 def interpreted(op: Op, operands: Sequence[Array], micro: int = 0) -> Outcome:
     with np.errstate(all="ignore"):
         return run(op, operands, specs_of(op), micro=micro)
-
-
-def assert_agrees(op: Op, got: Sequence[Array], want: Sequence[Array]) -> None:
-    """Within rounding of the largest number: a sum may have any order."""
-    for value, g, w in zip(op.results, got, want, strict=True):
-        if value.type.dtype not in TOLERANCE:
-            np.testing.assert_array_equal(g, w)
-            continue
-        finite = np.abs(w[np.isfinite(w)], dtype=np.float64)
-        tolerance = TOLERANCE[value.type.dtype]
-        np.testing.assert_allclose(
-            g.astype(np.float64), np.asarray(w, np.float64), rtol=tolerance,
-            atol=0.1 * tolerance * finite.max(initial=0.0), err_msg=str(value))
 
 
 def assert_runs(op: Op, operands: Sequence[Array], micro: int = 0) -> None:
@@ -111,9 +97,10 @@ def test_step_runs_kernel_by_kernel(drop: float, axes: dict[str, int]) -> None:
 
 def test_step_runs_where_rows_are_longer_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops over blocks of lanes, and reductions in two kernels, at sizes that take no time."""
-    monkeypatch.setattr(triton_grid, "WHOLE", 16)
+    monkeypatch.setattr(triton_grid, "WHOLE", 8)
     monkeypatch.setattr(tile, "WORTH", 1)
     monkeypatch.setattr(tile, "PART", 64)
+    monkeypatch.setattr(tile, "PARTS", 4)
     monkeypatch.setattr(tile, "ROWS", 64)
     texts = []
     for case in cases(steps(Mesh(), {**SMALL, "drop": 0.1}, batch=3)):

@@ -19,6 +19,7 @@ from anabranch.codegen.emit import launches
 from anabranch.codegen.triton_compile import load
 from anabranch.ir.core import Op
 from anabranch.ir.launch import LaunchSpec, Pointer
+from anabranch.ir.printer import print_op
 
 Array = np.ndarray[Any, Any]
 Module = Any
@@ -29,6 +30,7 @@ TORCH = {
     "i32": torch.int32, "i64": torch.int64, "f16": torch.float16, "bf16": torch.bfloat16,
     "f32": torch.float32, "f64": torch.float64,
 }  # fmt: skip
+TOLERANCE = {"f16": 2e-3, "bf16": 2e-2, "f32": 3e-5, "f64": 1e-10}
 BORDER = 64  # elements on both sides of a buffer
 FILL = 7  # and what is there
 
@@ -57,8 +59,8 @@ class Buffer:
 
 
 def call(module: Module, spec: LaunchSpec, arguments: Sequence[Any]) -> None:
-    """One launch by triton's own means."""
-    getattr(module, spec.kernel.symbol)[(spec.tiles,)](*arguments)
+    """One launch by triton's own means, with the options of the kernel."""
+    getattr(module, spec.kernel.symbol)[(spec.tiles,)](*arguments, **module.OPTIONS)
 
 
 def run(op: Op, operands: Sequence[Array], specs: Sequence[LaunchSpec] | None = None, *,
@@ -120,3 +122,16 @@ def _at(scratch: torch.Tensor, offset: int, kind: str) -> torch.Tensor:
     size = torch.empty((), dtype=dtype).element_size()
     whole = scratch[offset : len(scratch) - (len(scratch) - offset) % size]
     return whole.view(dtype)
+
+
+def assert_agrees(op: Op, got: Sequence[Array], want: Sequence[Array]) -> None:
+    """Within rounding of the largest number: a sum may have any order."""
+    for value, g, w in zip(op.results, got, want, strict=True):
+        if value.type.dtype not in TOLERANCE:
+            np.testing.assert_array_equal(g, w, err_msg=print_op(op))
+            continue
+        finite = np.abs(w[np.isfinite(w)], dtype=np.float64)
+        tolerance = TOLERANCE[value.type.dtype]
+        np.testing.assert_allclose(
+            g.astype(np.float64), np.asarray(w, np.float64), rtol=tolerance,
+            atol=0.1 * tolerance * finite.max(initial=0.0), err_msg=print_op(op))
