@@ -54,12 +54,12 @@ def load(text: KernelText, folder: Path) -> Any:
     return module
 
 
-def aligned(spec: LaunchSpec, count: int) -> list[bool]:
-    """For each of the first `count` arguments: whether it is known to be a multiple of 16."""
+def aligned(spec: LaunchSpec) -> list[bool]:
+    """For each argument: whether it is known to be a multiple of 16."""
     pointers = [p.offset % ALIGNED == 0 and p.index % ALIGNED == 0 if p.kind == "scratch"
                 else p.offset % ALIGNED == 0 for p in spec.pointers]
     ints = [i.base % ALIGNED == 0 and i.step % ALIGNED == 0 for i in spec.ints]
-    return [*pointers, *ints][:count]
+    return [*pointers, *ints]
 
 
 def compile_kernel(spec: LaunchSpec, module: Any, target: Any) -> Any:
@@ -68,12 +68,13 @@ def compile_kernel(spec: LaunchSpec, module: Any, target: Any) -> Any:
     from triton.compiler import ASTSource
 
     function = getattr(module, spec.kernel.symbol)
-    names = [n for n, t in module.SIGNATURE.items() if t != "constexpr"]
-    sizes = list(module.SIGNATURE)[len(names):]
-    constants = {n: i.base for n, i in zip(sizes, spec.ints[len(spec.ints) - len(sizes):],
-                                           strict=True)}
+    numbers = [None] * len(spec.pointers) + [i.base for i in spec.ints]
+    types = dict(zip(module.SIGNATURE, zip(module.SIGNATURE.values(), numbers, strict=True),
+                     strict=True))
+    constants = {n: number for n, (type, number) in types.items() if type == "constexpr"}
     attributes = {(k,): [["tt.divisibility", ALIGNED]]
-                  for k, yes in enumerate(aligned(spec, len(names))) if yes}
+                  for k, (name, yes) in enumerate(zip(types, aligned(spec), strict=True))
+                  if yes and name not in constants}
     source = ASTSource(function, dict(module.SIGNATURE), constexprs=constants, attrs=attributes)
     return triton.compile(source, target=target, options=dict(module.OPTIONS))
 

@@ -85,7 +85,7 @@ def fold(expr: Expr, values: Mapping[str, Const]) -> Expr:
             case Call(fn, args) if all(isinstance(a, Const) for a in args):
                 return _evaluated(fn, args, dtype_of(e))
             case Cast(dtype, Const(value, source)):
-                held = np.asarray(value, NUMPY[computed(source)])
+                held: Any = np.asarray(value, NUMPY[computed(source)])
                 return Const(convert(held, dtype).item(), dtype)
         return None
 

@@ -15,6 +15,7 @@ from anabranch.codegen.triton_compile import aligned, census, compile_kernel, lo
 from anabranch.ir.launch import LaunchSpec
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute, Fused
+from tests.codegen.cases import CASES, PLAIN_PRODUCTS, PRODUCTS, as_one, parsed
 from tests.codegen.triton_cases import steps
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes that a program may have
@@ -32,7 +33,7 @@ def kernels() -> tuple[LaunchSpec, ...]:
                 if isinstance(op, (Compute, Fused)):
                     for spec in launches(op, "triton"):
                         sizes = spec.ints[-spec.kernel.source.count(": tl.constexpr"):]
-                        key = spec.kernel.digest, tuple(aligned(spec, 99)), sizes
+                        key = spec.kernel.digest, tuple(aligned(spec)), sizes
                         found.setdefault(key, spec)
     return tuple(found.values())
 
@@ -57,3 +58,21 @@ def test_every_kernel_compiles_without_spilling(
             assert counts["tensor"] == 0, "products of f32 are those of IEEE"
         vectors += counts["ld128"] > 0
     assert vectors > len(kernels()) / HALVES / 3
+
+
+def test_every_kind_of_kernel_compiles(tmp_path: Path) -> None:
+    """Of every dtype; and with integers of 1 as constants, as triton's own launcher has them."""
+    compiler = pytest.importorskip("triton.backends.compiler")
+    target = compiler.GPUTarget("cuda", 90, 32)
+    ops = [as_one(parsed(text)) for text in CASES.values()]
+    ops += [next(iter(parsed(text).body)) for text in (PRODUCTS | PLAIN_PRODUCTS).values()]
+    for op in ops:
+        for spec in launches(op, "triton"):
+            if spec.tiles:
+                module = load(spec.kernel, tmp_path)
+                assert compile_kernel(spec, module, target).asm["cubin"]
+                pointers = len(spec.pointers)
+                for name, number in zip(list(module.SIGNATURE)[pointers:], spec.ints, strict=True):
+                    if number.base == 1:
+                        module.SIGNATURE[name] = "constexpr"
+                assert compile_kernel(spec, module, target).asm["cubin"]
