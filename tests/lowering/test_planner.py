@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -420,6 +421,13 @@ def test_a_pin_in_one_layer_leaves_the_others_alone() -> None:
             argument.pin = Layout((("data", other),))
     f = decide(Module({"train": function}), mesh, CPU2).module.functions["train"]
     assert [layout_of(f, name)["data"] for name in names] == [before[0], other, before[2]]
+
+
+def test_a_gpt2_is_planned_in_seconds() -> None:
+    function = layers(12, dim=768, heads=12, vocab=50257, context=1024)
+    start = time.process_time()
+    decide(Module({"train": function}), Mesh.of(data=2, model=2), CPU2)
+    assert time.process_time() - start < 12, "it takes three on an idle core"
 
 
 MEGATRON = {
