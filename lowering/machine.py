@@ -63,7 +63,7 @@ class Machine:
 
 
 CPU2 = Machine(
-    name="cpu2", contraction=150e9, pointwise=40e9, memory=14e9, launch=4e-6,
+    name="cpu2", contraction=220e9, pointwise=80e9, memory=25e9, launch=4e-6,
     inner=Link(20e-6, 6e9), outer=Link(100e-6, 1e9), node=64, cores=2,
 )
 H100 = Machine(

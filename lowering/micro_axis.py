@@ -77,14 +77,17 @@ def _choose(op: Op, values: dict[Value, Sbp], whole: set[Value], micro: int) -> 
 
 def _rank(
     op: Op, entries: Entries, values: dict[Value, Sbp], whole: set[Value]
-) -> tuple[int, int, int] | None:
-    """How unwelcome a signature is: sums to accumulate, values to cut, and the kind of result; None
-    if some operand cannot be had so."""
+) -> tuple[int, int, int, int] | None:
+    """How unwelcome a signature is: terms sent to another stage with every micro-batch where their
+    sum could go once, sums to accumulate, values to cut, and the kind of result; None if some
+    operand cannot be had so."""
     operands, result = entries
-    sums, cuts = set(), set()
+    sent, sums, cuts = set(), set(), set()
     for value, wanted in zip(op.operands, operands, strict=True):
         made = values[value]
         if made == wanted:
+            if made.kind == "P" and value.op is not None and value.op.stage != op.stage:
+                sent.add(value)
             continue
         if (made.kind, wanted.kind) == ("P", "B"):
             sums.update({value} - whole)
@@ -94,7 +97,7 @@ def _rank(
             return None
     in_parts = any(wanted.kind == "S" for wanted in operands)
     kind = {"B": 1, "P": 2, "S": 0 if in_parts else 3}[result.kind]
-    return len(sums), len(cuts), kind
+    return len(sent), len(sums), len(cuts), kind
 
 
 def _accumulated(found: AxisPlan) -> Iterator[Value]:

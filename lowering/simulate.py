@@ -183,9 +183,10 @@ def simulate(program: Program, steps: int = 1, launch_seconds: float = 1e-5) -> 
 
 
 def step_seconds(program: Program, steps: int = 2) -> float:
-    """Predicted seconds of a step in the steady state: the pipeline filled, then `steps` more."""
+    """Predicted seconds of a step in the steady state: the first fills the pipeline, then the mean
+    of `steps` more."""
     firings = simulate(program, steps + 1)
     ends = [f.end for f in firings]
     first = max(
         (f.end for f in firings if f.number < program.actors[f.actor].fires), default=0.0)
-    return max(ends, default=0.0) - first if steps else first
+    return (max(ends, default=0.0) - first) / steps if steps else first
