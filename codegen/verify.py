@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -114,8 +115,8 @@ class _Verifier:
     def no_race(self, s: Statement, index: Expr, loops: tuple[Loop, ...],
                 kept: Iterable[Kept]) -> None:
         """Strides in order, each larger than all below it reach together: then places tell points
-        of the grid apart. Loops below the first axis of the grid may meet, one after another; a sum
-        of loops that the mask keeps in bounds counts as one."""
+        of the grid apart. Loops may meet, one after another, so of loops that are neighbours in
+        this order the common divisor counts; a sum of them that the mask bounds counts as one."""
         terms = _terms(index, self.ints)
         sizes = {a.name: _size(a.extent, self.ints) for a in self.kernel.grid}
         sums: dict[str, int] = {}
@@ -128,16 +129,21 @@ class _Verifier:
         for axis, size in sizes.items():
             if size > 1 and axis not in terms and axis not in bounded:
                 raise self.fail(f"points of {axis} store to one place", s)
-        reach, ordered = 0, sorted(terms.items(), key=lambda term: abs(term[1]))
+        reach, below, divisor = 0, 0, 0
+        ordered = sorted(terms.items(), key=lambda term: abs(term[1]))
         for k, (name, stride) in enumerate(ordered):
             extent = sizes.get(name) or sums.get(name) or self._loop_size(name, loops)
             if extent is None:  # a place that was loaded: as large as the next stride allows
                 following = abs(ordered[k + 1][1]) if k + 1 < len(ordered) else UNBOUNDED
                 extent = max(1, following // abs(stride))
-            inside = name not in sizes and not any(n in sizes for n, _ in ordered[:k])
-            if extent > 1 and abs(stride) <= reach and not inside:
+            if extent <= 1:
+                continue
+            if name in sizes or divisor == 0:
+                below = reach
+            divisor = 0 if name in sizes else math.gcd(divisor, stride)
+            if (divisor or abs(stride)) <= below:
                 raise self.fail(f"the strides of {show(index)} let points share a place", s)
-            reach += abs(stride) * max(0, extent - 1)
+            reach += abs(stride) * (extent - 1)
 
     def _loop_size(self, name: str, loops: tuple[Loop, ...]) -> int | None:
         """The most steps a loop can take, where its bounds are integers; a cut one may take all."""

@@ -128,6 +128,9 @@ if p == h * 2 + i and q == v * 2 + j](%x[b, c, h, v] * %w[c, o, i, j])
         %y: f32[2, 6, 9, 7] = [b, o, p, q] sum[c < 3, h < 5, v < 4, i < 3, j < 3 \
 if p == h * 2 + i - 1 and q == v * 2 + j - 1](%x[b, c, h, v] * %w[c, o, i, j])
         return %y""",
+    "transposed convolution along one axis": """(%x: f32[2, 5, 35], %w: f32[3, 35]) {
+        %y: f32[2, 11, 35] = [b, p, d] sum[h < 5, i < 3 if p == h * 2 + i](%x[b, h, d] * %w[i, d])
+        return %y""",
     "convolution": """(%x: f32[2, 3, 9, 8], %w: f32[5, 3, 3, 3]) {
         %y: f32[2, 5, 9, 8] = [b, o, h, v] sum[c < 3, i < 3, j < 3](\
 %x[b, c, h + i - 1, v + j - 1, pad=0.0] * %w[o, c, i, j])
