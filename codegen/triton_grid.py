@@ -29,7 +29,7 @@ from anabranch.codegen.kernel import (
 
 POINTS = 1024  # elements of a block of pointwise work, or of rows
 WHOLE = 4096  # lanes of loops that a block may have: rows up to this are loaded once
-COLUMNS = 256  # elements of a block with serial loops inside
+COLUMNS = 128  # elements of a block with serial loops inside: one for each thread
 SIDE = 64  # of a block of a matrix product
 DEPTH = 32  # and its step along the reduced axis
 LEAST = 16  # the smallest side that matrix units take
