@@ -22,6 +22,7 @@ from anabranch.lowering.fuse import fuse
 from anabranch.lowering.localise import localise
 from anabranch.lowering.machine import CPU2, Machine
 from anabranch.lowering.planner import plan
+from anabranch.lowering.recompute import recompute
 from anabranch.lowering.simplify import simplify
 
 
@@ -52,6 +53,7 @@ def global_passes(target: Target) -> tuple[Pass, ...]:
     return (
         differentiate,
         simplify,
+        recompute,
         partial(plan, mesh=target.mesh, machine=target.machine, pins=dict(target.layouts)),
         partial(lower_boxes, seconds=step_prices(target.mesh, rank)),
     )
