@@ -72,12 +72,12 @@ AB_INLINE float ab_round_bf16(float x) { return ab_from_bf16(ab_to_bf16(x)); }
     AB_INLINE int32_t ab_isnan_##N(T x) { (void)x; return 0; }                                      \
     AB_INLINE int32_t ab_isinf_##N(T x) { (void)x; return 0; }                                      \
     AB_INLINE T ab_mod_##N(T a, T b) {                                                              \
-        if (b == 0) return 0;                                                                       \
+        if (b == 0 || b == -1) return 0; /* what is least by -1 would trap */                       \
         T r = (T)(a % b);                                                                           \
         return (T)(r != 0 && (r < 0) != (b < 0) ? r + b : r);                                       \
     }                                                                                               \
     AB_INLINE T ab_floordiv_##N(T a, T b) {                                                         \
-        if (b == 0) return 0;                                                                       \
+        if (b == 0 || b == -1) return (T)(b * a); /* wraps, where a division would trap */          \
         return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0)));                                     \
     }                                                                                               \
     AB_INLINE T ab_pow_##N(T a, T b) {                                                              \

@@ -112,3 +112,31 @@ def test_narrow_floats_round_to_nearest_even(dtype: str) -> None:
     with np.errstate(over="ignore"):
         want = convert(x, dtype).astype(np.float32)
     np.testing.assert_array_equal(evaluate(f"round_{dtype}", x), want)
+
+
+PAIRS = """
+void {name}_pairs(const {kind} *a, const {kind} *b, {kind} *y, int64_t n) {{
+    for (int64_t i = 0; i < n; i++) y[i] = ab_{name}(a[i], b[i]);
+}}
+"""
+
+
+@pytest.mark.parametrize("bits", [8, 32, 64])
+@pytest.mark.parametrize(("name", "function"), [("floordiv", np.floor_divide), ("mod", np.mod)])
+def test_integer_division_rounds_down_and_never_traps(
+    name: str, function: np.ufunc, bits: int
+) -> None:
+    """The least number by -1 is no number; the processor would end the process."""
+    toolchain = find_toolchain()
+    assert toolchain is not None
+    full, dtype = f"{name}_i{bits}", np.dtype(f"int{bits}")
+    loop = PAIRS.format(name=full, kind=f"int{bits}_t")
+    (path,) = build(toolchain, f"{HEADER}\n{PRELUDE}", [loop])
+    least = -(2 ** (bits - 1))
+    numbers = np.array([least, least + 1, -7, -1, 0, 1, 7, -(least + 1)], dtype)
+    a, b = (np.ascontiguousarray(x.ravel()) for x in np.meshgrid(numbers, numbers))
+    got = np.empty_like(a)
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, got)]
+    getattr(load(Path(path)), f"{full}_pairs")(*pointers, ctypes.c_int64(a.size))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got, function(a, b))
