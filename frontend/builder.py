@@ -127,12 +127,12 @@ class Builder:
         assert value is not None
         return value
 
-    def converted(self, x: Tensor, dtype: str) -> Tensor:
+    def converted(self, x: Tensor, dtype: str, span: Span | None = None) -> Tensor:
         """`x` in another dtype."""
         if x.dtype == dtype:
             return x
         level = FULL if x.shape else SCALAR
-        return Tensor(x.shape, Element(convert(x.element, dtype), dtype, level))
+        return Tensor(x.shape, Element(convert(x.element, dtype, span), dtype, level))
 
     def _append(self, op: Op) -> Op:
         return self.function.body.append(op)

@@ -316,18 +316,16 @@ def _result(value: object, type_: s.Expr, owner: str, binding: Binding) -> objec
         raise fail(f"'{owner}' declares a tensor as its result and returns {describe(value)}",
                    type_.span)
     dtype, shape = declared
-    head = type_.value.id if isinstance(type_, s.Index) and isinstance(
-        type_.value, s.Name) else ""
-    value = _typed(value, dtype, head, binding)
+    value = _typed(value, dtype, type_.span)
     if value.shape != shape or (dtype is not None and value.dtype != dtype):
         wanted: TensorType = tensor(dtype or value.dtype, shape)
         raise fail(f"'{owner}' declares the result {wanted}, and it is {value.type}", type_.span)
     return pinned(value, without_layout(type_)[1], binding)
 
 
-def _typed(x: Tensor, dtype: str | None, head: str, binding: Binding) -> Tensor:
-    if dtype is not None and x.element.level == WEAK:
-        return Tensor(x.shape, Element(elements.convert(x.element, dtype), dtype, WEAK))
+def _typed(x: Tensor, dtype: str | None, span: Span) -> Tensor:
+    if dtype is not None and elements.gives_way(x.element, dtype):
+        return Tensor(x.shape, Element(elements.convert(x.element, dtype, span), dtype, WEAK))
     return x
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.elements import gives_way
 from anabranch.frontend.evaluate import NOTHING, Frame, evaluate, executes, run, truth, unsupported
 from anabranch.frontend.expressions import assign, iterated
 from anabranch.frontend.tensors import as_tensor
 from anabranch.frontend.values import (
     MISSING,
-    WEAK,
     Function,
     Region,
     State,
@@ -16,7 +16,6 @@ from anabranch.frontend.values import (
     describe,
 )
 from anabranch.ir.diagnostics import Diagnostic, UserError, fail, nearest
-from anabranch.ir.types import category
 
 
 class Failed(UserError):
@@ -47,9 +46,8 @@ def _next(node: s.Update, state: State, frame: Frame) -> Tensor:
     value = evaluate(node.value, frame)
     new = as_tensor(value, node.value.span)
     wanted = state.type
-    fits = new.element.level == WEAK and category(new.dtype) <= category(wanted.dtype)
-    if fits:
-        new = frame.builder.converted(new, wanted.dtype)
+    if gives_way(new.element, wanted.dtype):
+        new = frame.builder.converted(new, wanted.dtype, node.value.span)
     if new.type is not wanted.type:
         raise fail(f"the buffer '{node.target.id}' is {wanted.type}, and its next value is "
                    f"{new.type}", node.value.span)

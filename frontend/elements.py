@@ -14,13 +14,14 @@ from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Call, Cast, Const, Expr, children, transform, with_children
 from anabranch.ir.index import affine, expression
 from anabranch.ir.scalar import PRIMITIVES
-from anabranch.ir.types import category, is_float, promote
+from anabranch.ir.types import category, integers, is_float, promote
 
 ARITHMETIC = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
 }
 COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 LOGIC = ("and", "or", "not")
+_ORDER = ("bool", "int", "float")
 
 
 def promoted(elements: Sequence[Element]) -> tuple[str, int]:
@@ -37,30 +38,42 @@ def _outweighs(higher: str, lower: str) -> str:
     """The dtype of a pair in which `lower` only matters if its category is higher."""
     if not higher or not lower:
         return higher or lower
-    order = ("bool", "int", "float")
-    if order.index(category(lower)) > order.index(category(higher)):
-        return lower
-    return higher
+    return lower if _ORDER.index(category(lower)) > _ORDER.index(category(higher)) else higher
 
 
-def convert(element: Element, dtype: str) -> Expr:
+def gives_way(element: Element, dtype: str) -> bool:
+    """A literal or index value may be declared to be of its own category or a higher one."""
+    own, wanted = category(element.dtype), category(dtype)
+    return element.level == WEAK and _ORDER.index(own) <= _ORDER.index(wanted)
+
+
+def convert(element: Element, dtype: str, span: Span | None = None) -> Expr:
     """The expression of an element in another dtype."""
     if element.dtype == dtype:
         return element.expr
     if element.level == WEAK:
-        return _retyped(element.expr, element.dtype, dtype)
+        return _retyped(element.expr, element.dtype, dtype, span)
     return Cast(dtype, element.expr)
 
 
-def _retyped(expr: Expr, old: str, new: str) -> Expr:
+def _retyped(expr: Expr, old: str, new: str, span: Span | None) -> Expr:
     match expr:
         case Const(value, dtype) if dtype == old and dtype != "bool":
-            return Const(float(value) if is_float(new) else value, new)
+            return Const(float(value) if is_float(new) else _within(value, new, span), new)
         case Call("where", (condition, yes, no)):
-            return Call("where", (condition, _retyped(yes, old, new), _retyped(no, old, new)))
+            chosen = (_retyped(yes, old, new, span), _retyped(no, old, new, span))
+            return Call("where", (condition, *chosen))
     if old == "f32" and new == "f64":  # literals are exact: compute with them in f64
         return transform(expr, _widened)
     return Cast(new, expr)
+
+
+def _within(value: float, dtype: str, span: Span | None) -> float:
+    legal = integers(dtype)
+    if not isinstance(value, int) or value not in legal:
+        raise fail(f"{value} is no number of {dtype}", span,
+                   help=f"those are the integers from {legal[0]} to {legal[-1]}")
+    return value
 
 
 def _widened(node: Expr) -> Expr | None:
@@ -74,13 +87,14 @@ def _widened(node: Expr) -> Expr | None:
 
 def cast(dtype: str, element: Element, span: Span | None = None) -> Element:
     """An explicit conversion: the result is as strong as a tensor."""
-    expr = convert(element, dtype) if dtype != "bool" or element.level != WEAK else Cast(
-        dtype, element.expr)
+    level = max(element.level, SCALAR)
     if isinstance(element.expr, Const) and category(dtype) == "int" and is_float(element.dtype):
         if not math.isfinite(element.expr.value):
             raise fail(f"{dtype} has no {element.expr.value}", span)
-        expr = Const(int(element.expr.value), dtype)
-    return Element(expr, dtype, max(element.level, SCALAR))
+        element = Element(Const(int(element.expr.value), "i64"), "i64", WEAK)
+    if dtype == "bool" and element.level == WEAK:
+        return Element(Cast(dtype, element.expr), dtype, level)
+    return Element(convert(element, dtype, span), dtype, level)
 
 
 def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
@@ -96,7 +110,7 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
         if fn in ("floor", "ceil", "round", "trunc"):
             return elements[0]
         dtype = "f32"
-    args = tuple(convert(element, dtype) for element in elements)
+    args = tuple(convert(element, dtype, span) for element in elements)
     if fn in ("floordiv", "mod") and args[1] == Const(0, dtype) and not is_float(dtype):
         raise fail("division by zero", span)
     result = "bool" if PRIMITIVES[fn].kind == "bool" else dtype
@@ -129,7 +143,7 @@ def _where(elements: Sequence[Element], span: Span) -> Element:
         raise fail(f"the condition of 'where' has dtype {condition.dtype}, not bool", span,
                    help="compare it, as in x != 0")
     dtype, level = promoted((yes, no))
-    args = (condition.expr, convert(yes, dtype), convert(no, dtype))
+    args = (condition.expr, convert(yes, dtype, span), convert(no, dtype, span))
     return Element(Call("where", args), dtype, max(level, condition.level))
 
 

@@ -67,8 +67,8 @@ def defined(node: s.Equation, frame: Frame) -> Tensor:
     inner = frame.within(names)
     inner.index = Index(tuple(order), extents, tuple(dims), known, target)
     element = as_element(evaluate(node.value, inner), inner, node.value.span)
-    if element.level == WEAK and dtype is not None:
-        element = elements.cast(dtype, element) if dtype != element.dtype else element
+    if dtype is not None and elements.gives_way(element, dtype):
+        element = elements.cast(dtype, element, node.value.span)
     return _emitted(element, dims, extents, target, frame)
 
 
@@ -352,7 +352,7 @@ def _pad(x: Tensor, node: s.Index, frame: Frame) -> Expr | None:
         if dtype != x.dtype:
             raise fail(f"the pad has dtype {pad.dtype}, and the tensor {x.dtype}",
                        keyword.value.span, help=f"cast it: {x.dtype}(...)")
-        return elements.convert(pad, x.dtype)
+        return elements.convert(pad, x.dtype, keyword.value.span)
     return None
 
 

@@ -394,7 +394,7 @@ def _first_value(state: State, recipe: Recipe, builder: Builder) -> Tensor:
 
 
 def _fitted(value: object, wanted: TypeValue, span: Span, builder: Builder) -> Tensor:
-    x = builder.converted(as_tensor(value, span), wanted.dtype)
+    x = builder.converted(as_tensor(value, span), wanted.dtype, span)
     if x.shape != wanted.shape:
         raise fail(f"the initialiser gives {x.type}, and the field is {wanted.type}", span)
     return x

@@ -227,7 +227,7 @@ def pad(
     held = builder.tensor(builder.value(x))
     inner = read(held, place, builder).expr
     assert isinstance(inner, Read)
-    padded = Read(inner.operand, inner.subscripts, elements.convert(value, x.dtype))
+    padded = Read(inner.operand, inner.subscripts, elements.convert(value, x.dtype, span))
     return builder.materialise(over(shape, Element(padded, x.dtype, FULL)))
 
 

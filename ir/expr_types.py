@@ -15,7 +15,7 @@ from anabranch.ir.expr import Call, Cast, Const, Expr, Origin, Rand, Read, Var
 from anabranch.ir.index import affine
 from anabranch.ir.printer import RANDOM_CALLS, print_expr
 from anabranch.ir.scalar import PRIMITIVES
-from anabranch.ir.types import DTYPES, TensorType, category, is_float, itemsize
+from anabranch.ir.types import DTYPES, TensorType, category, integers, is_float
 
 LOGICAL = ("and", "or", "not")  # of bool only; everything that computes is of numbers only
 ANY_DTYPE = ("eq", "ne", "lt", "le", "gt", "ge", "stop", "stop_grad", "min", "max")
@@ -138,9 +138,7 @@ def _accepts(fn: str, kind: str, dtype: str) -> bool:
 def _fits(value: float | int | bool, dtype: str) -> bool:
     if category(dtype) != "int":
         return True
-    bits = 8 * itemsize(dtype)
-    low, high = (0, 2**bits) if dtype == "u8" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
-    return isinstance(value, int) and low <= value < high
+    return isinstance(value, int) and value in integers(dtype)
 
 
 _RULES: dict[type[Expr], Callable[[ExprTypes, Any], str]] = {

@@ -36,6 +36,12 @@ def is_float(dtype: str) -> bool:
     return category(dtype) == "float"
 
 
+def integers(dtype: str) -> range:
+    """The numbers of an integer dtype."""
+    bits = 8 * itemsize(dtype)
+    return range(2**bits) if dtype == "u8" else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
+
+
 @functools.cache
 def promote(a: str, b: str) -> str:
     """The common dtype of two tensors, as PyTorch has it."""

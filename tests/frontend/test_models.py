@@ -218,6 +218,22 @@ def test_a_buffer_is_seen_new_from_there_on_and_kept_for_the_next_step():
     assert (new["seen"], new["count"]) == (9, 2)
 
 
+@pytest.mark.parametrize("literal", ["2", "True"])
+def test_a_literal_gives_way_to_the_dtype_of_a_buffer(literal):
+    training = recipe(BUFFERS.replace("0.5 * seen + stop(mean(f32(tokens)))", literal), "Net()")
+    differentiate(training.module)
+    tokens = np.full((3, 4), 6)
+    _, new = run(training, "train", {**initial(training), "tokens": tokens, "targets": tokens})
+    assert new["seen"] == eval(literal)
+    assert new["seen"].dtype == np.float32
+
+
+@pytest.mark.parametrize("value", ["0.5", "count + 0.5", "300000 * 2.0"])
+def test_a_buffer_of_integers_takes_no_fractions(value):
+    with pytest.raises(UserError, match=r"is i64\[\], and its next value is f32\[\]"):
+        recipe(BUFFERS.replace("count + 1", value), "Net()")
+
+
 def test_momentum_is_torchs():
     text = TIED.replace("lr=0.1", "lr=0.1")
     source = program(text + RECIPE.format(model="Net(dim=4)").replace(

@@ -176,6 +176,24 @@ def test_literals_give_way(dtype, literal):
     np.testing.assert_allclose(actual, expected.numpy())
 
 
+@pytest.mark.parametrize("expression", [
+    "x + 300", "x == -129", "where(x > 0, x, 300)", "i8(1e10) + x", "pad(x, [[1, 1]], 2.5)",
+])
+def test_a_literal_that_the_dtype_does_not_have_is_an_error(expression):
+    source = program(f"def f(x: i8[N]):\n    return {expression}\n")
+    with pytest.raises(UserError, match="is no number of i8"):
+        call(source, "f", x=np.zeros(3, np.int8))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("i64", "2.5"), ("bool", "3"), ("i64", "nan")])
+def test_a_literal_is_not_cut_down_to_what_is_declared(dtype, value):
+    """Neither as the result of a function nor in a statement."""
+    with pytest.raises(UserError, match=rf"declares the result {dtype}\[\]"):
+        call(program(f"def f(x: f32[N]) -> {dtype}[]:\n    return {value}\n"), "f", x=normal(3))
+    with pytest.raises(UserError, match=rf"declares the result {dtype}\[5\]"):
+        program(f"op f(x: f32[N]) -> {dtype}[N]:\n    y[n] = {value}\n    return y\n")
+
+
 def test_scalar_ops_broadcast():
     a, b, t = normal(3, 1), normal(4), normal(2, 1, 1)
     same(evaluated("lerp(x, y, z)", x=a, y=b, z=t), a + t * (b - a))
