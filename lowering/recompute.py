@@ -8,7 +8,8 @@ clone draws the same numbers; the next values of buffers are results of the func
 made twice.
 
 Forward is what stands in a region or what the results of the function depend on; the rest
-(gradients, the optimizer) is backward. Runs behind `simplify`, which would merge a clone with its original. Linear.
+(gradients, the optimizer) is backward. Runs behind `simplify`, which would merge a clone with its
+original. Linear.
 """
 
 from __future__ import annotations

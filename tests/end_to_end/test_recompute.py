@@ -23,7 +23,7 @@ MESHES = {"one rank": (Mesh(), 1), "data=2": (Mesh.of(data=2), 1), "stage=2": (M
 def plan(again: bool, name: str) -> Plan:
     text = SOURCE.read_text()
     if again:
-        text = text.replace("depth):\n                x =", "depth), recompute:\n                x =")
+        text = text.replace("stages // depth):", "stages // depth), recompute:")
         assert "recompute" in text
     mesh, micro = MESHES[name]
     training = loads(text, str(SOURCE)).training(overrides=SIZES, stages=mesh.stages)
