@@ -48,26 +48,26 @@ class Pace:
 
 
 @contextmanager
-def display(total: int, first: int, *, show: bool) -> Iterator[Display]:
+def display(total: int, first: int, unit: str, *, show: bool) -> Iterator[Display]:
     """A display of a run of `total` steps that goes on after `first`."""
     console = Console(stderr=True)
     if not show:
         yield lambda _: None
     elif console.is_terminal:
-        with _bar(console) as bar:
+        with _bar(console, unit) as bar:
             task = bar.add_task("train", total=total, completed=first, loss=math.nan, rate=0.0,
                                 memory=0.0)
             yield lambda seen: _move(bar, task, seen)
     else:
         every = max(1, (total - first) // LINES)
-        yield lambda seen: _log(console, seen, every)
+        yield lambda seen: _log(console, seen, every, unit)
 
 
-def _bar(console: Console) -> Progress:
+def _bar(console: Console, unit: str) -> Progress:
     return Progress(
         TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+        TextColumn("loss {task.fields[loss]:.4g}"),
+        TextColumn("{task.fields[rate]:,.0f} " f"{unit}/s"),
         TextColumn("{task.fields[memory]:.0f} MB"), TimeRemainingColumn(),
         console=console)
 
@@ -77,11 +77,11 @@ def _move(bar: Progress, task: TaskID, seen: Seen) -> None:
                memory=resident_bytes() / 1e6)
 
 
-def _log(console: Console, seen: Seen, every: int) -> None:
+def _log(console: Console, seen: Seen, every: int, unit: str) -> None:
     if seen.done % every and seen.done != seen.total:
         return
-    console.print(f"step {seen.done}/{seen.total}  loss {seen.loss:.3f}  "
-                  f"{seen.rate:,.0f} tokens/s  {resident_bytes() / 1e6:.0f} MB", highlight=False)
+    console.print(f"step {seen.done}/{seen.total}  loss {seen.loss:.4g}  "
+                  f"{seen.rate:,.0f} {unit}/s  {resident_bytes() / 1e6:.0f} MB", highlight=False)
 
 
 def resident_bytes() -> int:

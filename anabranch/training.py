@@ -29,7 +29,7 @@ CHECKPOINT, TRACE, CURVE = "checkpoint.safetensors", "trace.json", "loss.csv"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to; losses are in nats per target."""
+    """What a run came to; losses are means over targets."""
 
     val_loss: float
     train_loss: float
@@ -84,7 +84,8 @@ class Curve:
 @dataclass(frozen=True, slots=True)
 class Run:
     """How to train: the steps first .. steps - 1. Every `every` steps a checkpoint is saved (0:
-    only at the end), with `notes` about the program beside the states."""
+    only at the end), with `notes` about the program beside the states. `unit` names what is
+    scored."""
 
     folder: Path
     steps: int
@@ -93,6 +94,7 @@ class Run:
     every: int = 0
     show: bool = True
     notes: str = ""
+    unit: str = "targets"
 
     @property
     def checkpoint(self) -> Path:
@@ -104,7 +106,7 @@ def train(session: Session, reader: Reader, run: Run, compile_seconds: float = 0
     run.folder.mkdir(parents=True, exist_ok=True)
     curve = Curve.before(run.folder / CURVE, run.first)
     began = time.perf_counter()
-    with display(run.steps, run.first, show=run.show) as shown:
+    with display(run.steps, run.first, run.unit, show=run.show) as shown:
         done = _steps(session, reader, run, curve, shown)
     seconds = time.perf_counter() - began
     _save(session, run, curve, run.first + done)

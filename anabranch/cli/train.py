@@ -114,7 +114,8 @@ def prepare(args: argparse.Namespace, world: World) -> Job:
     training = program.training(settings["model"], settings["set"], mesh.stages)
     seed = done.seed if args.seed is None else args.seed
     run = Run(_folder(args), training.steps, done.step, seed, args.checkpoint_every,
-              notes=json.dumps(settings))
+              notes=json.dumps(settings),
+              unit="tokens" if training.reader.name == TEXT else "targets")
     if run.first >= run.steps:
         raise fail(f"{args.resume} has done {run.first} of {run.steps} steps already",
                    help=f"ask for more, as in --steps {2 * run.first}")
@@ -230,9 +231,9 @@ def _finish(job: Job, report: Report, sample: str, *, as_json: bool) -> None:
 
 
 def _summary(job: Job, report: Report, sample: str) -> Iterator[str]:
-    yield (f"\nvalidation loss {report.val_loss:.4f} nats ({report.scored_targets:,} held-out "
-           f"targets), training loss {report.train_loss:.4f}")
-    yield (f"{report.steps} steps, {report.tokens_per_second:,.0f} tokens/s, "
+    yield (f"\nvalidation loss {report.val_loss:.5g} ({report.scored_targets:,} held-out "
+           f"targets), training loss {report.train_loss:.5g}")
+    yield (f"{report.steps} steps, {report.tokens_per_second:,.0f} {job.run.unit}/s, "
            f"{report.peak_bytes / 1e6:.1f} MB ({report.predicted_peak_bytes / 1e6:.1f} predicted)")
     if sample:
         yield f"\nit writes:\n{PROMPT}{sample}"
