@@ -134,6 +134,8 @@ def compile(
     if not isinstance(what, Recipe | Entry):
         raise fail(f"{what!r} cannot be compiled", help="give a recipe (program.train), or a "
                    "function: program.softmax, program.GPT(dim=128, ...).forward")
+    if mesh is not None and not isinstance(mesh, meshes.Mesh):
+        raise fail(f"{mesh!r} is not a mesh", help="as in mesh=Mesh(data=2, model=2)")
     options = Options(mesh or meshes.Mesh(), micro, slots, checked=checked)
     inputs = {name: _type(name, value) for name, value in given.items() if _is_array(value)}
     sizes = {name: value for name, value in given.items() if name not in inputs}

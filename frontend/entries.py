@@ -120,7 +120,8 @@ def _named(name: str, node: s.Expr, sizes: Sizes, frame: Frame) -> object:
     value = sizes.get(name)
     if value is MISSING:
         raise fail(f"the size of the dimension '{name}' is not known", node.span,
-                   help=nearest(name, sizes.given) or f"give it: {name}=...")
+                   help=nearest(name, sizes.given)
+                   or f"give it by name, as in {name}=8 (--set {name}=8 in a shell)")
     return value
 
 

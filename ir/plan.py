@@ -370,6 +370,12 @@ class Plan:
     prelude: Text = ""
     version: int = VERSION
 
+    def __repr__(self) -> str:
+        """In one line: in full it is the text of every kernel."""
+        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh)
+        names = ", ".join(program.name for program in self.programs)
+        return f"<Plan of {names} on Mesh({mesh}): {len(self.kernels)} kernels>"
+
     def program(self, name: str) -> Program:
         for program in self.programs:
             if program.name == name:

@@ -47,7 +47,9 @@ class Feeds:
         unknown = sorted(given.keys() - self._wanted.keys())
         if missing or unknown:
             names = ", ".join(self._wanted) or "nothing"
-            raise FeedError(f"the program wants {names}; missing {missing}, unknown {unknown}")
+            wrong = [f"{name} is missing" for name in missing]
+            wrong += [f"it has no {name}" for name in unknown]
+            raise FeedError(f"the program wants {names}: {', '.join(wrong)}")
         batch = {
             name: to_storage(given[name], value.dtype, value.shape, name)
             for name, value in self._wanted.items()

@@ -213,3 +213,13 @@ def test_an_index_out_of_range_is_reported_with_its_place_or_clamped(
         session(ids=ids, table=table)
     with ab.Session(ab.compile(program.embedding, checked=False, **sizes)) as session:
         np.testing.assert_array_equal(session(ids=ids, table=table), table[[0, 4, 0, 4]])
+
+
+def test_a_mesh_is_not_written_as_a_dict(program: ab.api.Program) -> None:
+    with pytest.raises(ab.UserError, match=r"is not a mesh\n.*Mesh\(data=2, model=2\)"):
+        ab.compile(program.train, mesh={"data": 2})
+
+
+def test_a_plan_is_printed_in_one_line(plan: ab.Plan) -> None:
+    assert repr(plan).startswith("<Plan of train, eval, init, next on Mesh(data=2): ")
+    assert "\n" not in repr(plan)
