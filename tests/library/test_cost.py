@@ -12,11 +12,11 @@ import sympy
 from anabranch.ir.core import Module
 from anabranch.ir.ops import Compute
 from anabranch.ir.rewrite import clone_module
-from anabranch.lowering.cost import symbolic, work
+from anabranch.lowering.cost import symbolic
 from anabranch.lowering.differentiate import differentiate
 from anabranch.lowering.simplify import simplify
 from anabranch.trials import Trial
-from tests.library.ops import OPS, stepped, trial
+from tests.library.ops import stepped, trial
 
 COUNTS = {
     # products: a multiplication and an addition for each term
@@ -37,9 +37,9 @@ COUNTS = {
     "layer_norm": "I*(n + 4) + I*(3*n + 4) + I*n*(1 + 1 + 4 + 4 + 1 + 1)",
     "rms_norm": "I*(2*n + 4 + 1 + 4) + I*n*2",
     "normalize": "I*(2*n + 4) + I*n*(1 + 4)",
-    # losses: a mean divides a sum by a count
-    "cross_entropy": "I*v*(1 + 18) + I*17 + I*(1 + 1 + 1) + I*(1 + 1) + 4",
-    "nll": "I*(1 + 1 + 1) + I*(1 + 1) + 4",
+    # losses: what is ignored is tested where it would be read, summed and counted; a mean divides
+    "cross_entropy": "I*v*(1 + 18) + I*17 + I*(1 + 1) + I*(1 + 1 + 1) + I*(1 + 1) + 4",
+    "nll": "I*(1 + 1) + I*(1 + 1 + 1) + I*(1 + 1) + 4",
     "mse": "3*I + 4",
     "l1": "3*I + 4",
     # places: nothing is computed, or one sum for each element that is read
@@ -99,13 +99,3 @@ def test_operations_are_those_counted_by_hand(name: str) -> None:
 def test_operations_of_gradients_are_those_counted_by_hand(name: str) -> None:
     found = derived(stepped(trial(name)))
     assert sympy.expand(found - counted(STEPS[name])) == 0, found
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_symbols_and_numbers_agree(name: str) -> None:
-    """For every statement of a step. Numbers know that no read touches more than there is."""
-    for op in simple(stepped(trial(name))):
-        sizes = {symbol(name): extent for name, extent in op.ranges}
-        formula, numbers = symbolic(op), work(op)
-        assert sympy.sympify(formula.flops).subs(sizes) == numbers.flops
-        assert sympy.sympify(formula.bytes).subs(sizes) >= numbers.bytes

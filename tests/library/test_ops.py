@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from anabranch.checking import backward, check_op, wrong_parts
 from anabranch.frontend import syntax as s
@@ -14,11 +15,12 @@ from anabranch.frontend.evaluate import LIBRARY
 from anabranch.frontend.program import load
 from anabranch.gradient_check import check_gradients, float_inputs
 from anabranch.ir.core import Module
+from anabranch.ir.diagnostics import UserError
 from anabranch.ir.reference import evaluate
 from anabranch.lowering.differentiate import differentiate
 from anabranch.trials import small
 from tests.library.examples import EXAMPLES, Example
-from tests.library.ops import FILES, OPS, op, stepped, trial
+from tests.library.ops import FILES, OPS, op, stepped
 
 
 def test_the_library_is_found() -> None:
@@ -99,5 +101,8 @@ def test_an_op_with_settings_is_right_in_parts_and_has_the_right_slope(example: 
     assert check_gradients(of.function, of.arguments).fault is None
 
 
-def test_a_trial_is_made_once() -> None:
-    assert trial("softmax") is trial("softmax")
+@pytest.mark.parametrize("name", ["cross_entropy", "nll"])
+def test_a_target_that_is_no_class_is_an_error_unless_it_is_ignored(name: str) -> None:
+    of = Example(name, F.cross_entropy, {"I": [3], "V": 4}, {"target": [1, -100, 4]}).trial()
+    with pytest.raises(UserError, match="4"):
+        evaluate(of.function, of.arguments)
