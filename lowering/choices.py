@@ -221,7 +221,7 @@ class _Builder:
         demand = self.pins.ops[op]
         terms = self.terms.get(op.operands[0], NO_TERMS) - NO_TERMS
         layouts = self._allowed(op.result, [demand], sorted(terms))
-        self.terms[op.result] = {layout.partial for layout in layouts}
+        self.terms[op.result] = {layout.partial for layout in layouts} | NO_TERMS
         return {((layout,), layout): 0.0 for layout in layouts}
 
     def _memory(self, type: TensorType, layout: Layout) -> float:

@@ -310,6 +310,19 @@ func @f(%x: f32[8, 6], state %w: f32[6, 4] pin {model: S(1)}) {
     assert all(argument.pin is None for argument in f.arguments)
 
 
+def test_a_value_pinned_to_terms_is_whole_for_readers_that_need_it_so() -> None:
+    f = planned("""
+func @f(%x: f32[8, 6], state %w: f32[6, 4] pin {model: S(0)}) {
+  %y: f32[8, 4] = [b, n] sum[k < 6](%x[b, k] * %w[k, n])
+  %z: f32[8, 4] = pin(%y, {model: P})
+  %t: f32[8, 4] = [b, n] tanh(%z[b, n])
+  return %t
+}
+""", Mesh.of(model=2))
+    assert layout_of(f, "y")["model"] == P()
+    assert layout_of(f, "t")["model"].kind != "P"
+
+
 def test_pinned_splits_may_leave_ranks_empty() -> None:
     f = planned("""
 func @f(%x: f32[2, 6] pin {data: S(0)}) {
