@@ -165,8 +165,9 @@ def weighted_sum(
     """Append sum(result * weight) to a function, and its weights to the arguments."""
     weights = [random.normal(size=v.type.shape) for v in results]
     total: Value | None = None
-    for value in results:
-        weight = function.add_argument("weight", tensor(value.type.dtype, value.type.shape))
+    for number, value in enumerate(results):
+        type = tensor(value.type.dtype, value.type.shape)
+        weight = function.add_argument(f"weight{number}", type)
         part = function.body.append(_product_sum(value, weight)).result
         total = part if total is None else function.body.append(_scalar_sum(total, part)).result
     assert total is not None, "there is a result"

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from anabranch.checking import backward, check_op, wrong_parts
+from anabranch.checking import backward, check_op, check_program, wrong_parts
 from anabranch.frontend import syntax as s
 from anabranch.frontend.evaluate import LIBRARY
 from anabranch.frontend.program import load
@@ -40,6 +40,13 @@ def test_every_definition_says_in_a_sentence_what_it_is(file: str) -> None:
         if isinstance(item, s.OpDef | s.FuncDef | s.ModelDef):
             assert item.doc is not None, item.name
             assert item.doc.endswith("."), item.name
+
+
+def test_ops_of_every_other_kind_are_right_in_parts() -> None:
+    """Transposed convolutions, routing, interpolation, constant tables, several results."""
+    reports = list(check_program(load(Path(__file__).parents[1] / "frontend" / "ops.ab")))
+    assert [mistake.message for report in reports for mistake in report.mistakes] == []
+    assert all("right in parts" in " ".join(report.lines) for report in reports)
 
 
 @pytest.mark.parametrize("name", OPS)

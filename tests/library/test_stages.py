@@ -1,5 +1,5 @@
-"""Programs of the library's ops and of the examples at every stage of the compiler: the text of a
-stage is the stage, and every stage computes the same, down to compiled C on one rank and on two.
+"""The library's ops, ops of every other kind and the examples at every stage of the compiler: the
+text of a stage is the stage, and every stage computes the same, down to compiled C on two ranks.
 
 All ops of a file are one program, each with its gradient, so that their kernels compile together.
 """
@@ -31,15 +31,18 @@ from anabranch.lowering.boxing import lower_boxes
 from anabranch.lowering.pipeline import Target, global_passes, local_passes
 from anabranch.lowering.simulate_ranks import simulate
 from anabranch.runtime.session import Session
-from anabranch.trials import Trial
-from tests.library.ops import FILES, stepped, trial
+from anabranch.trials import Trial, usual
+from tests.library.ops import FILES, library, stepped
 from tests.lowering.random_plans import plan_at_random
 
 Array = np.ndarray[Any, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.ab"))
-WITH_OPS = [file for file, tree in FILES.items()
+KINDS = ROOT / "tests" / "frontend" / "ops.ab"
+PROGRAMS = {**{name: library() for name in FILES}, KINDS.stem: load(KINDS)}
+TREES = {**FILES, KINDS.stem: PROGRAMS[KINDS.stem].tree}
+WITH_OPS = [file for file, tree in TREES.items()
             if any(isinstance(item, s.OpDef) for item in tree.items)]
 MESHES = [Mesh(), Mesh.of(data=2)]
 SEED = STEP = 3  # those of trials
@@ -48,8 +51,10 @@ SEED = STEP = 3  # those of trials
 @functools.cache
 def steps(file: str) -> Mapping[str, Trial]:
     """Every op of a file with its gradient; who changes one of the functions clones it first."""
-    names = (item.name for item in FILES[file].items if isinstance(item, s.OpDef))
-    return {name: stepped(trial(name)) for name in names}
+    names = (item.name for item in TREES[file].items if isinstance(item, s.OpDef))
+    scope = PROGRAMS[file].scope
+    trials = {name: usual(scope.find(name)) for name in names}
+    return {name: stepped(found) for name, found in trials.items() if found is not None}
 
 
 def program(file: str, mesh: Mesh) -> Module:
@@ -101,7 +106,7 @@ def check_text(module: Module) -> None:
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("file", WITH_OPS)
-def test_every_stage_of_the_library_parses_back_and_computes_the_same(
+def test_every_stage_of_an_op_parses_back_and_computes_the_same(
     file: str, mesh: Mesh
 ) -> None:
     for stage, module in stages(program(file, mesh), mesh):
@@ -122,7 +127,7 @@ def in_parts(module: Module, file: str, name: str) -> list[Array]:
 
 @pytest.mark.parametrize("mesh", [Mesh.of(data=3), Mesh.of(data=2, model=2)], ids=str)
 @pytest.mark.parametrize("file", WITH_OPS)
-def test_any_legal_plan_of_the_library_computes_the_same(file: str, mesh: Mesh) -> None:
+def test_any_legal_plan_of_an_op_computes_the_same(file: str, mesh: Mesh) -> None:
     """Layouts drawn at random, where a planner would choose by cost."""
     simple = run(global_passes(Target(Mesh()))[:2], program(file, Mesh()))
     planned = plan_at_random(simple, mesh, np.random.default_rng(0))
@@ -144,7 +149,7 @@ def test_every_stage_of_an_example_parses_back(path: Path, mesh: Mesh) -> None:
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("file", WITH_OPS)
-def test_compiled_kernels_of_the_library_give_what_the_reference_gives(
+def test_compiled_kernels_give_what_the_reference_gives(
     file: str, mesh: Mesh
 ) -> None:
     plan = compile_function(program(file, mesh), Options(mesh)).plan
