@@ -132,7 +132,7 @@ def _lines(recipe: s.TrainDef) -> list[str]:
 def mesh_of(text: str) -> Mesh:
     """`data=2,model=2` as a mesh. Raises `UserError`."""
     axes: dict[str, int] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
+    for part in (p.strip() for p in text.split(",") if text):
         name, _, size = part.partition("=")
         if not name.isidentifier() or not size.isdecimal() or int(size) < 1:
             raise fail(f"'{part}' is not an axis of a mesh",

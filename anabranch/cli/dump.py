@@ -24,7 +24,7 @@ import argparse
 import sys
 
 from anabranch import driver
-from anabranch.cli.options import add_program, mesh_of, overrides_of
+from anabranch.cli.options import add_program, integer, mesh_of, overrides_of
 from anabranch.dumps import STAGES, Request, dump
 from anabranch.frontend.program import load
 from anabranch.ir import passes
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_program(parser)
     parser.add_argument("--stage", choices=list(STAGES), default="ir", help="what to show")
     parser.add_argument("--function", default="", metavar="NAME", help="of which function")
-    parser.add_argument("--rank", type=int, default=0, metavar="R",
+    parser.add_argument("--rank", type=integer(0), default=0, metavar="R",
                         help="whose part, from the stage local on")
     parser.add_argument("--print-after", action="append", default=[], metavar="PASS",
                         choices=[*PASSES, "all"],

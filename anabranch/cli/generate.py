@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import codecs
 import json
+import math
 import sys
 
 from anabranch import cache, generation
-from anabranch.cli.options import add_program, mesh_of, overrides_of
+from anabranch.cli.options import add_program, integer, mesh_of, overrides_of
 from anabranch.driver import Options, compile_function
 from anabranch.frontend.program import load
 from anabranch.ir.core import Module
@@ -25,15 +26,33 @@ from anabranch.runtime.session import Session
 def configure(parser: argparse.ArgumentParser) -> None:
     add_program(parser)
     parser.add_argument("--checkpoint", required=True, metavar="FILE", help="of a training run")
-    parser.add_argument("--prompt", default="def ", help="how the text begins ('def ')")
-    parser.add_argument("--length", type=int, default=400, metavar="N", help="bytes to write (400)")
-    parser.add_argument("--temperature", type=float, metavar="T",
+    parser.add_argument("--prompt", default="def ", type=_prompt,
+                        help="how the text begins ('def ')")
+    parser.add_argument("--length", type=integer(1), default=400, metavar="N",
+                        help="bytes to write (400)")
+    parser.add_argument("--temperature", type=_temperature, metavar="T",
                         help="below the model's own is more certain, above it more varied")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _prompt(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give at least one character")
+    return text
+
+
+def _temperature(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not positive; 0.01 all but always takes the likeliest")
+    return number
+
+
 def run(args: argparse.Namespace) -> int:
-    _check(args)
     progress = checkpoint.read_progress(args.checkpoint)
     plan = _planned(args, progress.notes)
     states, _ = checkpoint.load(plan, args.checkpoint, more=True)
@@ -43,16 +62,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"prompt": args.prompt, "text": text}))
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.length < 1:
-        raise fail(f"--length is at least 1, not {args.length}")
-    if not args.prompt:
-        raise fail("--prompt is empty", help="give at least one character")
-    if args.temperature is not None and args.temperature <= 0:
-        raise fail(f"--temperature is positive, not {args.temperature:g}",
-                   help="0.01 all but always takes the likeliest")
 
 
 def _planned(args: argparse.Namespace, notes: str) -> Plan:

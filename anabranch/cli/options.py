@@ -1,4 +1,7 @@
-"""Options that several subcommands share; `subjects` says what their text means."""
+"""Options that several subcommands share; `subjects` says what their text means.
+
+The types here are argparse's: a text that they refuse is a wrong command line, exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,58 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from anabranch.ir.diagnostics import UserError
 from anabranch.subjects import mesh_of, overrides_of
 
-__all__ = ["add_program", "mesh_of", "overrides_of", "positive"]
+__all__ = ["add_program", "integer", "mesh_of", "overrides_of", "understood"]
 
 
-def positive(text: str) -> int:
-    """An integer of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not an integer of at least 1")
-    return int(text)
+def integer(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """An integer between two others."""
+    wanted = f"at least {least}" if most == 2**31 - 1 else f"between {least} and {most}"
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is not an integer") from None
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{number} is not {wanted}")
+        return number
+
+    return parse
+
+
+def understood(meaning: Callable[[str], object]) -> Callable[[str], str]:
+    """A text that means something; kept as it is, to be shown and repeated."""
+
+    def parse(text: str) -> str:
+        try:
+            meaning(text)
+        except UserError as error:
+            (wrong,) = error.diagnostics
+            hint = f"; {wrong.help}" if wrong.help else ""
+            raise argparse.ArgumentTypeError(f"{wrong.message}{hint}") from None
+        return text
+
+    return parse
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
     """The file and how to compile it."""
     parser.add_argument("file", help="a program (.ab)")
     parser.add_argument("--model", metavar="NAME", help="the model whose recipe is meant")
-    parser.add_argument("--mesh", default="", metavar="AXIS=N,...",
+    parser.add_argument("--mesh", default="", metavar="AXIS=N,...", type=understood(mesh_of),
                         help="named axes of the device mesh, for example data=2,model=2")
-    parser.add_argument("--micro", type=positive, metavar="N", help="micro-batches in a step")
+    parser.add_argument("--micro", type=integer(1), metavar="N", help="micro-batches in a step")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                        type=understood(lambda text: overrides_of([text])),
                         help="override a line of the recipe or an argument of the model")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random draws")
+    parser.add_argument("--seed", type=integer(-(2**63), 2**63 - 1), default=0,
+                        help="seed of all random draws")
 
 
 def command() -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from anabranch import cache, generation
-from anabranch.cli.options import add_program, command, mesh_of, overrides_of
+from anabranch.cli.options import add_program, command, integer, mesh_of, overrides_of
 from anabranch.driver import Options, compile_training
 from anabranch.frontend.program import Program, Training, load
 from anabranch.ir.diagnostics import UserError, fail
@@ -40,15 +40,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_program(parser)
     parser.set_defaults(seed=None)  # a resumed run keeps the one it has
     parser.add_argument("--data", metavar="PATH", help="a text file, a folder of them, or an .npz")
-    parser.add_argument("--steps", type=int, metavar="N", help="how many steps (the recipe's)")
-    parser.add_argument("--slots", type=int, default=2, metavar="N",
+    parser.add_argument("--steps", type=integer(1), metavar="N",
+                        help="how many steps (the recipe's)")
+    parser.add_argument("--slots", type=integer(1), default=2, metavar="N",
                         help="micro-batches a stage may be ahead of the next (2)")
     parser.add_argument("--resume", metavar="CHECKPOINT", help="go on where a run stood")
-    parser.add_argument("--checkpoint-every", type=int, default=0, metavar="N",
+    parser.add_argument("--checkpoint-every", type=integer(0), default=0, metavar="N",
                         help="save every N steps; the end and an interrupt always save")
     parser.add_argument("--name", help="the name of the run: its files go to runs/NAME/")
     parser.add_argument("--out", metavar="FOLDER", help="where its files go instead")
-    parser.add_argument("--trace", type=int, default=8, metavar="N",
+    parser.add_argument("--trace", type=integer(0), default=8, metavar="N",
                         help="how many of the last steps the trace shows (8; 0: no trace)")
     parser.add_argument("--no-check", action="store_true",
                         help="clamp indices that are out of range instead of reporting them")
@@ -103,7 +104,6 @@ class Job:
 def prepare(args: argparse.Namespace, world: World) -> Job:
     """Everything that can be wrong with a command line is found here. A checkpoint's notes say
     of what it is one; what is given now comes first."""
-    _check_numbers(args)
     mesh = mesh_of(args.mesh)
     if world.processes not in (1, mesh.ranks):
         raise fail(f"the mesh {mesh} has {mesh.ranks} ranks, and there are {world.processes} "
@@ -137,14 +137,6 @@ def _again(args: argparse.Namespace, run: Run) -> str:
     options = {"--mesh": args.mesh, "--micro": args.micro}
     given = "".join(f" {name} {value}" for name, value in options.items() if value)
     return f"{command()} train {args.file}{given} --resume {run.checkpoint}"
-
-
-def _check_numbers(args: argparse.Namespace) -> None:
-    least = {"steps": 1, "micro": 1, "slots": 1, "checkpoint_every": 0, "trace": 0}
-    for name, bound in least.items():
-        value = getattr(args, name)
-        if value is not None and value < bound:
-            raise fail(f"--{name.replace('_', '-')} is at least {bound}, not {value}")
 
 
 def _folder(args: argparse.Namespace) -> Path:

@@ -59,17 +59,25 @@ def test_text_is_shown_behind_the_prompt(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompt", ""], "--prompt is empty"),
-        (["--length", "0"], "--length is at least 1"),
-        (["--temperature", "0"], "--temperature is positive"),
-        (["--set", "dim=16"], "table is float32[256, 32], the program has f32[256, 16]"),
+        (["--prompt", ""], "--prompt: it is empty"),
+        (["--length", "0"], "--length: 0 is not at least 1"),
+        (["--temperature", "0"], "--temperature: 0 is not positive"),
+        (["--temperature", "nan"], "--temperature: nan is not positive"),
     ],
 )
 def test_a_wrong_argument_is_a_clear_message(
     checkpoint: str, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(["generate", str(TINY), "--checkpoint", checkpoint, *arguments]) == 1
+    assert main(["generate", str(TINY), "--checkpoint", checkpoint, *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_other_sizes_is_refused(
+    checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", str(TINY), "--checkpoint", checkpoint, "--set", "dim=16"]) == 1
+    error = capsys.readouterr().err
+    assert "table is float32[256, 32], the program has f32[256, 16]" in error
 
 
 def test_a_model_that_cannot_write_says_what_is_missing(

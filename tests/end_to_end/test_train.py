@@ -152,9 +152,7 @@ def test_an_interrupted_run_is_saved_and_goes_on_bit_for_bit(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "0"], "--steps is at least 1"),
         (["--set", "dmi=4"], "did you mean 'dim'?"),
-        (["--mesh", "data=two"], "'data=two' is not an axis of a mesh"),
         (["--data", "nowhere.txt"], "nowhere.txt is neither a file nor a folder"),
         (["--model", "Tinny"], "did you mean 'Tiny'?"),
     ],
@@ -166,6 +164,25 @@ def test_a_wrong_argument_is_a_clear_message(
     error = capsys.readouterr().err
     assert message in error
     assert "fault of Anabranch" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "--steps: 0 is not at least 1"),
+        (["--steps", "two"], "--steps: 'two' is not an integer"),
+        (["--seed", str(2**63)], f"--seed: {2**63} is not between"),
+        (["--mesh", "data=two"], "'data=two' is not an axis of a mesh; write axes as"),
+        (["--mesh", "data=2,data=2"], "the mesh axis 'data' is given twice"),
+        (["--mesh", ","], "'' is not an axis of a mesh"),
+        (["--set", "dim"], "'dim' is not an override; write --set name=value"),
+    ],
+)
+def test_a_wrong_command_line_is_told_from_a_wrong_program(
+    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["train", str(TINY), *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_the_seconds_of_each_pass_are_printed(
