@@ -52,9 +52,15 @@ def tokens(session: Session, prompt: Sequence[int], length: int) -> Iterator[int
 
 
 def text(session: Session, prompt: str, length: int) -> str:
-    """What a byte-level model writes after the prompt; bytes that are no UTF-8 show as �."""
+    """What a byte-level model writes after the prompt; what is not text shows as �."""
     made = tokens(session, list(prompt.encode()), length)
-    return b"".join(map(as_byte, made)).decode("utf-8", errors="replace")
+    return harmless(b"".join(map(as_byte, made)).decode("utf-8", errors="replace"))
+
+
+def harmless(written: str) -> str:
+    """Text that a terminal only prints: control characters, which could command it, show as �."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+                   for c in written)
 
 
 def as_byte(token: int) -> bytes:

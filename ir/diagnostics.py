@@ -25,7 +25,7 @@ class Span:
     end_col: int
 
     def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}:{self.col}"
+        return f"{self.file}:{self.line}:{self.col}"
 
     def to(self, other: Span) -> Span:
         """The span from the start of this one to the end of `other`."""

@@ -78,13 +78,13 @@ def _distinct_reads(op: Compute) -> list[Read]:
 def _footprint(op: Compute, read: Read, extents: Mapping[str, Any]) -> Any:
     """Elements that a read touches: along an affine subscript what its variables span, along
     another one as many as there are combinations of its variables."""
-    touched: Any = 1
-    for subscript in read.subscripts:
-        form = affine(subscript, 0)
-        if form is None:
-            touched *= _product(extents[v] for v in sorted(variables(subscript)))
-        else:
-            touched *= 1 + sum(abs(c) * (extents[v] - 1) for v, c in form.terms)
+    forms = [affine(subscript, 0) for subscript in read.subscripts]
+    loose = {v for subscript, form in zip(read.subscripts, forms, strict=True) if form is None
+             for v in variables(subscript)}
+    touched: Any = _product(extents[v] for v in sorted(loose))
+    for form in forms:
+        if form is not None:
+            touched *= 1 + sum(abs(c) * (extents[v] - 1) for v, c in form.terms if v not in loose)
     whole = op.operands[read.operand].type.elements
     numbers = isinstance(touched, int)
     return min(touched, whole) if numbers else touched

@@ -101,7 +101,7 @@ def test_a_function_of_the_model_is_sized_by_the_recipe_and_its_settings() -> No
     [
         ({"function": "scald"}, "no function 'scald'", "did you mean 'scaled'?"),
         ({"function": "next"}, "the recipe has no function 'next'", "it has train, eval, init"),
-        ({"function": "scaled"}, "the size of the dimension 'N' is not known", "N=..."),
+        ({"function": "scaled"}, "the size of the dimension 'N' is not known", "N=8"),
         ({"settings": {"dimm": "3"}}, "the recipe has no 'dimm' to set", "did you mean 'dim'?"),
         ({"model": "Nett"}, "no recipe for 'Nett'", "did you mean 'Net'?"),
     ],

@@ -100,5 +100,5 @@ def _write(session: Session, args: argparse.Namespace) -> str:
 
 def _show(args: argparse.Namespace, text: str) -> None:
     if not args.json:
-        sys.stdout.write(text)
+        sys.stdout.write(generation.harmless(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
