@@ -25,7 +25,7 @@ from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import UserError
 from anabranch.ir.expr import Call, Const, Expr, walk
 from anabranch.ir.ops import Compute
-from anabranch.ir.reference import evaluate, held
+from anabranch.ir.reference import evaluate, held, round_bf16
 from anabranch.ir.types import TensorType, category
 
 Array = np.ndarray[Any, Any]
@@ -129,7 +129,8 @@ def draw(
             return random.integers(0, limit, type.shape).astype(held(type.dtype))
     bounded = math.isfinite(domain[0])
     drawn = random.uniform(*domain, type.shape) if bounded else random.normal(size=type.shape)
-    return np.asarray(drawn, held(type.dtype))
+    array = np.asarray(drawn, held(type.dtype))
+    return round_bf16(array) if type.dtype == "bf16" else array
 
 
 def _index_limit(function: IrFunction) -> int:

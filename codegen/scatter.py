@@ -60,9 +60,10 @@ def _fill(c: Clause, held: Value, scratch: Sequence[Value]) -> Piece:
 
 
 def _narrow(c: Clause, held: Value, scratch: Sequence[Value]) -> Piece:
-    flat = (("i", held.type.elements),)
-    body = Cast(c.result.type.dtype, Read(0, (Var("i"),)))
-    source = Clause(c.result, (held,), flat, (("i",),), body)
+    names = tuple(f"i{d}" for d in range(held.type.rank))
+    body = Cast(c.result.type.dtype, Read(0, tuple(map(Var, names))))
+    ranges = tuple(zip(names, held.type.shape, strict=True))
+    source = Clause(c.result, (held,), ranges, tuple((name,) for name in names), body)
     return _pointwise(source, [c.result], scratch, f"{c.result.name}_narrow", "round")
 
 

@@ -105,6 +105,9 @@ CASES = {
     "scatter": """(%x: f32[50, 35], %t: i64[50]) {
         %y: f32[70, 35] = [v, d] sum[n < 50 if %t[n] == v](%x[n, d])
         return %y""",
+    "scatter of bf16": """(%x: bf16[50, 35], %t: i64[50]) {
+        %y: bf16[70, 35] = [v, d] sum[n < 50 if %t[n] == v](%x[n, d])
+        return %y""",
     "scatter of two axes": """(%x: f32[4, 9, 35], %t: i64[4, 9]) {
         %y: f32[70, 35] = [v, d] sum[b < 4, s < 9 if %t[b, s] == v and s > 1](%x[b, s, d])
         return %y""",
