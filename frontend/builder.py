@@ -9,6 +9,7 @@ files and the path of definitions that led there, and the pipeline stage if the 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from dataclasses import replace
 from anabranch.frontend.elements import convert, substituted
 from anabranch.frontend.values import FULL, SCALAR, Element, State, Tensor, axes
 from anabranch.ir.core import Function, Op, Value
-from anabranch.ir.diagnostics import NOWHERE, Loc, Span
+from anabranch.ir.diagnostics import NOWHERE, Loc, Span, fail
 from anabranch.ir.expr import Expr, Read, Var, integer, reads, renumber
 from anabranch.ir.ops import Compute, Gradient, Pin, Return
 from anabranch.ir.sbp import Layout
@@ -25,6 +26,9 @@ from anabranch.ir.types import TensorType, tensor
 
 LETTERS = "ijklmnpqrstuvwxyzabcdefgh"
 ROLES = ("input", "state", "step", "seed")
+
+# No count of bytes, and no number of an element or of a term of a sum, exceeds an i64.
+MOST_ELEMENTS, MOST_POINTS = 2**48, 2**62
 
 
 class Builder:
@@ -96,6 +100,8 @@ class Builder:
         body = _local(element.expr, numbers)
         guard = None if guard is None else _local(guard, numbers)
         operands = [self._values[n] for n in numbers]
+        self._check_size([n for v, n in ranges if v not in reduced], self._place())
+        self._check_size([n for _, n in ranges], self._place(), MOST_POINTS)
         op = Compute(
             operands, dtype or element.dtype, ranges, dims, body, reduce=reduce, reduced=reduced,
             guard=guard, name=name, loc=self.loc, stage=self.stage, recompute=self.recompute,
@@ -137,6 +143,16 @@ class Builder:
     def _append(self, op: Op) -> Op:
         return self.function.body.append(op)
 
+    def _place(self) -> Span | None:
+        at = self.loc
+        return Span(at.file, at.line, at.col, at.line, at.col + 1) if at.line else None
+
+    def _check_size(
+        self, shape: Sequence[int], span: Span | None, most: int = MOST_ELEMENTS
+    ) -> None:
+        if math.prod(shape) > most:
+            raise fail(f"the sizes {list(shape)} are too large: more than {most:.0e} in all", span)
+
     # ---- Regions
 
     @contextmanager
@@ -164,11 +180,13 @@ class Builder:
 
     def input(self, name: str, type: TensorType, pin: Layout | None = None,
               span: Span | None = None) -> Tensor:
+        self._check_size(type.shape, span)
         return self.tensor(self.function.add_argument(name, type, "input", pin, span=span))
 
     def state(self, state: State) -> Tensor:
         """The current value of a parameter or buffer."""
         if state.path not in self.states:
+            self._check_size(state.type.shape, state.span)
             value = self.function.add_argument(
                 state.path, state.type.type, "state", state.type.pin, span=state.span)
             self.states[state.path] = self.tensor(value)

@@ -67,13 +67,13 @@ def _argument(param: s.Param, function: Function, sizes: Sizes, frame: Frame) ->
             if isinstance(param.default, s.Constant) and not sizes.given.get(param.name):
                 return None
             shape = [n for item in items for n in dimensions(item, sizes, frame)]
-            return frame.builder.input(param.name, tensor(_dtype(head, sizes, function.scope),
-                                                          tuple(shape)))
+            type = tensor(_dtype(head, sizes, function.scope), tuple(shape))
+            return frame.builder.input(param.name, type, span=param.span)
         case s.Name(head) if is_dtype(head, function.scope) and head != "bool":
             wanted = sizes.get(param.name)
             shape = list(wanted) if isinstance(wanted, list | tuple) else []
-            return frame.builder.input(param.name, tensor(_dtype(head, sizes, function.scope),
-                                                          tuple(int(n) for n in shape)))
+            type = tensor(_dtype(head, sizes, function.scope), tuple(int(n) for n in shape))
+            return frame.builder.input(param.name, type, span=param.span)
     value = sizes.get(param.name)
     if value is not MISSING:
         frame.scope.names[param.name] = value

@@ -12,7 +12,7 @@ import mmap
 
 import numpy as np
 
-from anabranch.ir.plan import Plan, Program, Register, Shard, Stream
+from anabranch.ir.plan import Arena, Plan, Program, Register, Shard, Stream
 from anabranch.runtime.arrays import Bytes
 from anabranch.runtime.errors import RunError
 
@@ -29,6 +29,14 @@ def allocate(nbytes: int) -> Bytes:
     return np.frombuffer(block, np.uint8, nbytes)
 
 
+def _of_arena(arena: Arena) -> Bytes:
+    try:
+        return allocate(arena.nbytes)
+    except (OSError, OverflowError, ValueError):
+        raise RunError(f"rank {arena.rank} needs {arena.nbytes / 1e9:,.1f} GB of memory, more "
+                       "than this machine gives") from None
+
+
 class Memory:
     """The arenas of the ranks that live in this process."""
 
@@ -38,7 +46,7 @@ class Memory:
         self._canaries = canaries
         if not canaries:
             local = [arena for arena in plan.arenas if arena.rank in ranks]
-            self._blocks = {arena.id: allocate(arena.nbytes) for arena in local}
+            self._blocks = {arena.id: _of_arena(arena) for arena in local}
 
     def allocated_bytes(self) -> int:
         return sum(block.nbytes for block in self._blocks.values())

@@ -147,7 +147,7 @@ def test_there_is_at_least_one_micro_batch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dump", str(tmp_path / "net.ab"), "--micro", "0"]) == 2
-    assert "argument --micro: 0 is not at least 1" in capsys.readouterr().err
+    assert "argument --micro: 0 is less than 1" in capsys.readouterr().err
 
 
 def test_a_plan_is_told_in_tables() -> None:

@@ -20,15 +20,16 @@ __all__ = ["add_program", "integer", "mesh_of", "overrides_of", "understood"]
 
 def integer(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     """An integer between two others."""
-    wanted = f"at least {least}" if most == 2**31 - 1 else f"between {least} and {most}"
 
     def parse(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"'{text}' is not an integer") from None
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{number} is not {wanted}")
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+        if number > most:
+            raise argparse.ArgumentTypeError(f"{number} is more than {most}")
         return number
 
     return parse

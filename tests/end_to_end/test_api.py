@@ -184,6 +184,11 @@ def test_a_saved_plan_runs_without_the_compiler(
         assert float(done.stdout) == session.step(**batch)
 
 
+def test_a_plan_that_no_machine_can_hold_says_what_it_needs(program: ab.api.Program) -> None:
+    with pytest.raises(RunError, match=r"rank 0 needs 1,125,899.9 GB of memory"):
+        ab.Session(ab.compile(program.relu, x=np.broadcast_to(np.float32(0), (2**47,))))
+
+
 def test_what_cannot_be_compiled_says_why(program: ab.api.Program) -> None:
     with pytest.raises(AttributeError, match="did you mean 'Tiny'"):
         _ = program.Tinny

@@ -60,7 +60,7 @@ def test_text_is_shown_behind_the_prompt(
     ("arguments", "message"),
     [
         (["--prompt", ""], "--prompt: it is empty"),
-        (["--length", "0"], "--length: 0 is not at least 1"),
+        (["--length", "0"], "--length: 0 is less than 1"),
         (["--temperature", "0"], "--temperature: 0 is not positive"),
         (["--temperature", "nan"], "--temperature: nan is not positive"),
     ],

@@ -169,9 +169,9 @@ def test_a_wrong_argument_is_a_clear_message(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "0"], "--steps: 0 is not at least 1"),
+        (["--steps", "0"], "--steps: 0 is less than 1"),
         (["--steps", "two"], "--steps: 'two' is not an integer"),
-        (["--seed", str(2**63)], f"--seed: {2**63} is not between"),
+        (["--seed", str(2**63)], f"--seed: {2**63} is more than"),
         (["--mesh", "data=two"], "'data=two' is not an axis of a mesh; write axes as"),
         (["--mesh", "data=2,data=2"], "the mesh axis 'data' is given twice"),
         (["--mesh", ","], "'' is not an axis of a mesh"),

@@ -194,6 +194,17 @@ def test_a_literal_is_not_cut_down_to_what_is_declared(dtype, value):
         program(f"op f(x: f32[N]) -> {dtype}[N]:\n    y[n] = {value}\n    return y\n")
 
 
+@pytest.mark.parametrize(("sizes", "place"), [
+    ({"N": 2**49, "M": 1}, "test.ab:1:7"),
+    ({"N": 2**30, "M": 2**30}, "test.ab:2:5"),
+])
+def test_sizes_whose_bytes_nobody_can_count_are_refused(sizes, place):
+    source = program("def f(x: f32[N], y: f32[M]):\n    return x[:, None] * y\n")
+    with pytest.raises(UserError) as error:
+        source.function("f", sizes)
+    assert str(error.value).startswith(f"{place}: error: the sizes [")
+
+
 def test_scalar_ops_broadcast():
     a, b, t = normal(3, 1), normal(4), normal(2, 1, 1)
     same(evaluated("lerp(x, y, z)", x=a, y=b, z=t), a + t * (b - a))
