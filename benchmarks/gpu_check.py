@@ -25,6 +25,8 @@ from anabranch.codegen.emit import launches
 from anabranch.ir.launch import LaunchSpec
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.reference import evaluate_op
+from tests.codegen.triton_cases import SMALL, cases, steps
+from tests.codegen.triton_memory import assert_agrees, call, run
 
 
 def obstacle() -> str:
@@ -49,8 +51,6 @@ class Stopwatch:
     def __call__(self, module: Any, spec: LaunchSpec, arguments: Sequence[Any]) -> None:
         import torch
 
-        from tests.codegen.triton_memory import call
-
         call(module, spec, arguments)
         if "old +" in spec.kernel.source or not self.repeat:
             return  # a scatter adds to what is there: once is enough
@@ -65,9 +65,6 @@ class Stopwatch:
 
 def check(drop: float, mesh: Mesh, *, small: bool, repeat: int, console: Console) -> int:
     """Run and compare all kernels; how many ops are wrong."""
-    from tests.codegen.triton_cases import SMALL, cases, steps
-    from tests.codegen.triton_memory import assert_agrees, run
-
     watch, wrong = Stopwatch(repeat), 0
     table = Table("kernels", "programs", "µs", "verdict")
     sizes = {**(SMALL if small else {"depth": 2}), "drop": drop}

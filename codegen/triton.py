@@ -47,6 +47,7 @@ from anabranch.codegen.triton_accumulate import SIGNS, across, beside, extremum
 from anabranch.codegen.triton_expr import (
     AND,
     SIGNATURES,
+    argument,
     computed,
     fold,
     literal,
@@ -196,6 +197,9 @@ class _Printer:
     def _write(self, expr: Expr, level: int = 0) -> str:
         return write(fold(expr, self.known), self.place, level)
 
+    def _argument(self, expr: Expr) -> str:
+        return argument(fold(expr, self.known), self.place)
+
     def _spans(self, *exprs: Expr | None) -> frozenset[str]:
         found = [self.spans.get(n, frozenset[str]()) for n in names(*exprs)]
         return frozenset[str]().union(*found)
@@ -339,7 +343,7 @@ class _Printer:
         text = self._pointer(s.tensor, s.index, spans)
         if mask:
             zero = "0.0" if is_float(self.dtypes[s.tensor]) else "0"
-            other = zero if s.other is None else self._write(s.other)
+            other = zero if s.other is None else self._argument(s.other)
             text += f", mask={mask}, other={other}"
         dtype = self.dtypes[s.tensor]
         wider = f".to({value_type(dtype)})" if computed(dtype) != dtype else ""
@@ -350,7 +354,7 @@ class _Printer:
         mask = self._mask(spans, s.mask)
         where = f", mask={mask}" if mask else ""
         pointer = self._pointer(s.tensor, s.index, spans)
-        self._add(f"tl.store({pointer}, {self._write(s.value)}{where})")
+        self._add(f"tl.store({pointer}, {self._argument(s.value)}{where})")
 
     def _check(self, s: Check) -> None:
         spans = self._domain(s.value, s.bound, s.mask)
@@ -372,7 +376,7 @@ class _Printer:
     def _step(self, reduce: str, value: Expr, old: str) -> str:
         if reduce in SIGNS:
             return f"{old} {SIGNS[reduce]} {self._write(value, 11 if reduce == 'prod' else 10)}"
-        return extremum(reduce, dtype_of(value), old, self._write(value))
+        return extremum(reduce, dtype_of(value), old, self._argument(value))
 
     # reductions
 
@@ -402,7 +406,7 @@ class _Printer:
     def _update(self, name: str, value: Expr, mask: Expr | None, at: Expr | None) -> None:
         start, own = self.starts[name], self.place.get(name, name)
         value = fold(value, self.known)
-        if start.ref.dtype == "i64" and at is None and not isinstance(value, Const):
+        if start.ref.dtype == "i64" and at is None and not isinstance(value, (Cast, Const)):
             value = Cast("i64", value)
         lanes = self.spans[name] if self._walked() else frozenset[str]()
         condition = self._mask(lanes & {"LANES"}, mask)
@@ -422,6 +426,7 @@ class _Printer:
             text = f"tl.where({condition}, {there}, {literal(nothing)})"
         else:
             text = write(value, self.place, 11 if start.reduce == "prod" else 10)
+            text = text if start.reduce in SIGNS else argument(value, self.place)
         if first:
             self._add(f"{own} = {text}")
             return

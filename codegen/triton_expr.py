@@ -124,15 +124,14 @@ def _write(expr: Expr, place: Mapping[str, str]) -> tuple[str, int]:
     raise TypeError(f"not an expression of a kernel: {expr!r}")
 
 
-def _argument(expr: Expr, place: Mapping[str, str]) -> str:
+def argument(expr: Expr, place: Mapping[str, str]) -> str:
     """An argument of a function that gives it no dtype."""
     return typed(expr) if isinstance(expr, Const) else write(expr, place)
 
 
 def _where(condition: Expr, yes: Expr, no: Expr, place: Mapping[str, str]) -> str:
-    both = isinstance(yes, Const) and isinstance(no, Const)
-    first = _argument(yes, place) if both else write(yes, place)
-    return f"tl.where({write(condition, place)}, {first}, {write(no, place)})"
+    first, second = argument(yes, place), argument(no, place)
+    return f"tl.where({write(condition, place)}, {first}, {second})"
 
 
 def _cast(dtype: str, arg: Expr, place: Mapping[str, str]) -> tuple[str, int]:
@@ -145,7 +144,7 @@ def _cast(dtype: str, arg: Expr, place: Mapping[str, str]) -> tuple[str, int]:
         return f"{narrow}.to(tl.float32)", ATOM
     if computed(source) == computed(dtype) != "i64":
         return _write(arg, place)
-    return f"tl.cast({_argument(arg, place)}, {value_type(dtype)})", ATOM
+    return f"tl.cast({argument(arg, place)}, {value_type(dtype)})", ATOM
 
 
 def _call(fn: str, args: tuple[Expr, ...], place: Mapping[str, str]) -> tuple[str, int]:
@@ -158,7 +157,7 @@ def _call(fn: str, args: tuple[Expr, ...], place: Mapping[str, str]) -> tuple[st
             return short
     if fn in ("neg", "not"):
         return f"{'-' if fn == 'neg' else '~'}{write(args[0], place, UNARY)}", UNARY
-    inner = ", ".join(_argument(a, place) for a in args)
+    inner = ", ".join(argument(a, place) for a in args)
     if is_float(dtype):
         return _float_call(fn, args, dtype, inner, place)
     if fn in ("floor", "ceil", "round", "trunc"):

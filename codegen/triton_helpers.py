@@ -74,31 +74,38 @@ def ab_multiply(a, b):
 ''',
     "ab_sign": '''
 def ab_sign(x):
+    x = tl.to_tensor(x)
     return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, x)).to(x.dtype)
 ''',
     "ab_int_sign": '''
 def ab_int_sign(x):
+    x = tl.to_tensor(x)
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 ''',
     "ab_isnan": '''
 def ab_isnan(x):
+    x = tl.to_tensor(x)
     return x != x
 ''',
     "ab_isinf": '''
 def ab_isinf(x):
+    x = tl.to_tensor(x)
     return tl.abs(x) == float("inf")
 ''',
     "ab_int_isnan": '''
 def ab_int_isnan(x):
+    x = tl.to_tensor(x)
     return x != x
 ''',
     "ab_int_isinf": '''
 def ab_int_isinf(x):
+    x = tl.to_tensor(x)
     return x != x
 ''',
     "ab_round": '''
 def ab_round(x):
     """To the nearest integer, halves to even."""
+    x = tl.to_tensor(x)
     low = tl.floor(x)
     odd = low - 2.0 * tl.floor(low * 0.5) != 0.0
     up = (x - low > 0.5) | ((x - low == 0.5) & odd)
@@ -106,10 +113,12 @@ def ab_round(x):
 ''',
     "ab_trunc": '''
 def ab_trunc(x):
+    x = tl.to_tensor(x)
     return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
 ''',
     "ab_rsqrt": '''
 def ab_rsqrt(x):
+    x = tl.to_tensor(x)
     return 1.0 / tl.sqrt(x) if x.dtype == tl.float64 else tl.div_rn(1.0, tl.sqrt_rn(x))
 ''',
     "ab_mod": '''
@@ -123,6 +132,9 @@ def ab_mod(a, b):
 def ab_floordiv(a, b):
     a, b = tl.to_tensor(a), tl.to_tensor(b)
     whole = tl.floor((a - ab_mod(a, b)) / b + 0.5)
+    far = (tl.abs(b) == float("inf")) & (tl.abs(a) < float("inf"))
+    below = (a != 0.0) & ((a < 0.0) != (b < 0.0))
+    whole = tl.where(far, 0.0 - below.to(a.dtype), whole)
     return tl.where(b == 0.0, a / b, whole)
 ''',
     "ab_int_mod": '''
@@ -164,7 +176,8 @@ def ab_pow(a, b):
     whole = tl.floor(y) == y
     odd = whole & (tl.floor(y * 0.5) * 2.0 != y)
     power = tl.where(x < 0.0, tl.where(whole, tl.where(odd, -power, power), float("nan")), power)
-    power = tl.where((y == 0.0) | (x == 1.0), 1.0, power)
+    settled = (tl.abs(x) == 1.0) & (tl.abs(y) == float("inf"))
+    power = tl.where((y == 0.0) | (x == 1.0) | settled, 1.0, power)
     return power.to(base.dtype)
 ''',
     "ab_expm1": '''

@@ -1,7 +1,7 @@
 """Runs the Triton kernels of an op over torch memory: in the interpreter, or on a GPU.
 
 What a kernel writes outside of its buffers shows at their borders; an index out of range is in the
-status. Importing this imports triton, which decides there and then whether it interprets.
+status. Triton is imported with the first kernel, and decides then whether it interprets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from anabranch.codegen.emit import launches
 from anabranch.codegen.triton_compile import load
@@ -23,12 +22,12 @@ from anabranch.ir.printer import print_op
 
 Array = np.ndarray[Any, Any]
 Module = Any
+Tensor = Any  # of torch, which is imported when there is something to run
 Launch = Callable[[Module, LaunchSpec, Sequence[Any]], None]
 
 TORCH = {
-    "bool": torch.bool, "u8": torch.uint8, "i8": torch.int8, "i16": torch.int16,
-    "i32": torch.int32, "i64": torch.int64, "f16": torch.float16, "bf16": torch.bfloat16,
-    "f32": torch.float32, "f64": torch.float64,
+    "bool": "bool", "u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
 }  # fmt: skip
 TOLERANCE = {"f16": 2e-3, "bf16": 2e-2, "f32": 3e-5, "f64": 1e-10}
 BORDER = 64  # elements on both sides of a buffer
@@ -47,14 +46,16 @@ class Buffer:
     """A tensor with borders."""
 
     def __init__(self, shape: Sequence[int], dtype: str, device: str) -> None:
+        import torch
+
         self.elements = int(np.prod(shape))
-        kind = TORCH[dtype]
+        kind = getattr(torch, TORCH[dtype])
         self.whole = torch.full((self.elements + 2 * BORDER,), FILL, dtype=kind, device=device)
         self.inside = self.whole[BORDER : BORDER + self.elements]
 
     def untouched(self) -> bool:
         first, last = self.whole[:BORDER], self.whole[BORDER + self.elements :]
-        fill = torch.full((1,), FILL, dtype=self.whole.dtype, device=self.whole.device)
+        fill = first.new_full((1,), FILL)
         return bool((first == fill).all() and (last == fill).all())
 
 
@@ -66,6 +67,8 @@ def call(module: Module, spec: LaunchSpec, arguments: Sequence[Any]) -> None:
 def run(op: Op, operands: Sequence[Array], specs: Sequence[LaunchSpec] | None = None, *,
         micro: int = 0, device: str = "cpu", launch: Launch = call) -> Outcome:
     """The results of an op; fails if anything outside of its buffers is written."""
+    import torch
+
     specs = launches(op, "triton") if specs is None else specs
     inputs = [_filled(x, v.type.dtype, device)
               for x, v in zip(operands, op.operands, strict=True)]
@@ -88,19 +91,23 @@ def run(op: Op, operands: Sequence[Array], specs: Sequence[LaunchSpec] | None = 
 
 
 def _filled(array: Array, dtype: str, device: str) -> Buffer:
+    import torch
+
     buffer = Buffer(np.shape(array), dtype, device)
-    buffer.inside[...] = torch.from_numpy(np.array(array)).to(TORCH[dtype]).flatten()
+    values = torch.from_numpy(np.array(array)).to(getattr(torch, TORCH[dtype]))
+    buffer.inside[...] = values.flatten()
     return buffer
 
 
-def _array(tensor: torch.Tensor, shape: Sequence[int]) -> Array:
-    wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-    return wide.cpu().numpy().reshape(shape)
+def _array(tensor: Tensor, shape: Sequence[int]) -> Array:
+    narrow = tensor.element_size() == 2 and tensor.is_floating_point()
+    found: Array = (tensor.float() if narrow else tensor).cpu().numpy()
+    return found.reshape(shape)
 
 
 def _pointers(module: Module, spec: LaunchSpec, inputs: Sequence[Buffer],
-              outputs: Sequence[Buffer], scratch: torch.Tensor,
-              status: torch.Tensor) -> list[torch.Tensor]:
+              outputs: Sequence[Buffer], scratch: Tensor,
+              status: Tensor) -> list[Tensor]:
     kinds = [t for t in module.SIGNATURE.values() if t.startswith("*")]
     found = []
     for pointer, kind in zip(spec.pointers, kinds, strict=True):
@@ -116,9 +123,11 @@ def _pointers(module: Module, spec: LaunchSpec, inputs: Sequence[Buffer],
     return found
 
 
-def _at(scratch: torch.Tensor, offset: int, kind: str) -> torch.Tensor:
+def _at(scratch: Tensor, offset: int, kind: str) -> Tensor:
+    import torch
+
     names = {"*fp32": "f32", "*fp64": "f64", "*i64": "i64", "*i32": "i32", "*i1": "bool"}
-    dtype = TORCH[names[kind]]
+    dtype = getattr(torch, TORCH[names[kind]])
     size = torch.empty((), dtype=dtype).element_size()
     whole = scratch[offset : len(scratch) - (len(scratch) - offset) % size]
     return whole.view(dtype)
