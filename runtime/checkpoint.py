@@ -2,14 +2,17 @@
 
 Tensors are whole (logical), by dotted path, so a checkpoint does not know a mesh: it resumes
 bit for bit on the same one and to rounding on another. A file is written beside its final place
-and renamed, so a reader sees a whole one or none. A truncated or foreign file is refused with what
-is wrong with it, before any state is touched.
+and renamed, so a reader sees a whole one or none. A truncated, damaged or foreign file is refused
+with what is wrong with it, before any state is touched: every tensor has a checksum, and so have
+the facts about the run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,7 +55,9 @@ def save(session: Session, path: str | Path, progress: Progress) -> None:
         "step": str(progress.step),
         "seed": str(progress.seed),
         "notes": progress.notes,
+        "checksums": json.dumps({name: zlib.crc32(array.data) for name, array in arrays.items()}),
     }
+    facts["checksum"] = _checksum(facts)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -64,6 +69,11 @@ def save(session: Session, path: str | Path, progress: Progress) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _checksum(facts: Mapping[str, str]) -> str:
+    """Of all facts about a run but this one."""
+    return str(zlib.crc32(repr(sorted(facts.items())).encode()))
 
 
 def _flush(path: str) -> None:
@@ -78,17 +88,21 @@ def load(plan: Plan, path: str | Path, *, more: bool = False) -> tuple[dict[str,
     with _opened(path) as file:
         names = [n for n in file.keys() if n in wanted or not more]  # noqa: SIM118
         arrays = {name: file.get_tensor(name) for name in names}
-        progress = _progress(file, path)
+        facts = _facts(file, path)
     problems = misfits(wanted, arrays)
     if problems:
         raise CheckpointError(f"{path} does not fit the program:\n{listed(problems)}")
-    return arrays, progress
+    checksums = json.loads(facts["checksums"])
+    damaged = [n for n, array in arrays.items() if zlib.crc32(array.data) != checksums.get(n)]
+    if damaged:
+        raise CheckpointError(f"{path} is damaged:\n{listed(damaged)}")
+    return arrays, _progress(facts)
 
 
 def read_progress(path: str | Path) -> Progress:
     """Where the run stood, without reading states. Raises `CheckpointError`."""
     with _opened(path) as file:
-        return _progress(file, path)
+        return _progress(_facts(file, path))
 
 
 @contextmanager
@@ -102,14 +116,21 @@ def _opened(path: str | Path) -> Iterator[Any]:
         raise CheckpointError(f"{path} is not a checkpoint, or it is truncated: {error}") from error
 
 
-def _progress(file: Any, path: str | Path) -> Progress:
-    facts = file.metadata() or {}
+def _facts(file: Any, path: str | Path) -> dict[str, str]:
+    """What the file says about its run, the checksum put aside."""
+    facts: dict[str, str] = file.metadata() or {}
     if facts.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} was not written as '{FORMAT}'; load weights of other programs with "
             "`anabranch.load_weights`"
         )
-    return Progress(int(facts["step"]), int(facts["seed"]), facts.get("notes", ""))
+    if facts.pop("checksum", "") != _checksum(facts):
+        raise CheckpointError(f"{path} is damaged: what it says about its run does not add up")
+    return facts
+
+
+def _progress(facts: Mapping[str, str]) -> Progress:
+    return Progress(int(facts["step"]), int(facts["seed"]), facts["notes"])
 
 
 def misfits(wanted: Mapping[str, Value], arrays: Mapping[str, Any]) -> list[str]:
