@@ -128,10 +128,11 @@ def _compile(toolchain: Toolchain, before: str, units: dict[str, str]) -> None:
         source.write_text(text)
         command = [*toolchain.command, *FLAGS, "-o", str(library), str(source), "-lpthread", "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
+        if done.returncode or not library.is_file():
             kept = objects / f"failed-{_hash(text.encode())[:16]}.c"
             os.replace(source, kept)
-            raise BuildError(f"{' '.join(toolchain.command)} refused {kept}:\n{done.stderr[:4000]}")
+            raise BuildError(f"{' '.join(toolchain.command)} refused {kept}:\n"
+                             f"{done.stderr[:4000] or 'it made no library and said nothing'}")
         name = _hash(library.read_bytes())
         os.replace(source, objects / f"{name}.c")
         os.replace(library, objects / f"{name}.so")

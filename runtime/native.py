@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from anabranch.runtime.blas import Blas, find_blas
 from anabranch.runtime.build import Toolchain, build
+from anabranch.runtime.errors import BuildError
 
 HERE = Path(__file__).parent
 HEADER = (HERE / "kernel.h").read_text(encoding="utf-8")
@@ -63,7 +64,10 @@ def load_pool(toolchain: Toolchain) -> NativeLibrary:
 
 @functools.cache
 def load(path: Path) -> ctypes.CDLL:
-    return ctypes.CDLL(str(path))
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"what the C compiler made cannot be loaded: {error}") from None
 
 
 def address(library: ctypes.CDLL, symbol: str) -> int:

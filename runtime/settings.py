@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from anabranch.runtime.errors import RuntimeFailure
+
 
 def cache_folder() -> Path:
     chosen = os.environ.get("ANABRANCH_CACHE")
@@ -25,7 +27,15 @@ def compiler_command() -> str:
 def cores() -> int:
     chosen = os.environ.get("ANABRANCH_THREADS")
     if chosen:
-        return max(1, int(chosen))
+        return max(1, _integer("ANABRANCH_THREADS", chosen))
     affinity = getattr(os, "sched_getaffinity", None)
     usable = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    sharing = _integer("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, usable // max(1, sharing))
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise RuntimeFailure(f"{name} is an integer, not {text!r}") from None

@@ -15,7 +15,7 @@ from anabranch.ir.plan import Arg, Kernel, Launch, Plan, Port, Source, Use, floa
 from anabranch.runtime import build
 from anabranch.runtime.arrays import STORAGE
 from anabranch.runtime.build import find_toolchain
-from anabranch.runtime.errors import BuildError
+from anabranch.runtime.errors import BuildError, RuntimeFailure
 from anabranch.runtime.native import load_pool
 from anabranch.runtime.session import Session
 from tests.runtime.hand import KERNEL, Builder
@@ -182,6 +182,30 @@ def test_a_text_that_does_not_compile_shows_what_the_compiler_said(cache: Path) 
         Session(plan)
     kept = next(word for word in str(refused.value).split() if word.endswith(".c:"))
     assert "nonsense" in Path(kept.rstrip(":")).read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [("exit 1", "said nothing"), ("exit 0", "it made no library"),
+     ('while [ "$1" != -o ]; do shift; done; echo nonsense >"$2"', "cannot be loaded")],
+)
+def test_a_compiler_that_does_not_do_its_work_is_told_of(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("ANABRANCH_CC", str(compiler))
+    with pytest.raises(BuildError, match=message):
+        Session(marking(2))
+
+
+def test_a_number_of_threads_that_is_none_is_told_of(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANABRANCH_THREADS", "many")
+    with pytest.raises(RuntimeFailure, match="ANABRANCH_THREADS is an integer, not 'many'"):
+        Session(marking(2))
 
 
 def test_units_are_shared_out_by_length() -> None:
