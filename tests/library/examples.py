@@ -1,7 +1,8 @@
 """What ops of the library mean, as functions of PyTorch: the oracle of values and gradients.
 
 An example without settings uses the sizes of the op's trial, with settings those, which may also
-set parameters that are known when compiling. `given` has arguments that must not be random.
+set parameters that are known when compiling. `given` has arguments that must not be random; at a
+`kink` among them no difference measures a slope, and what PyTorch says of it is a convention.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Example:
     torch: Callable[..., Tensor]
     settings: Mapping[str, object] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
+    kink: bool = False
 
     def __str__(self) -> str:
         return " ".join([self.op, *(f"{k}={v}" for k, v in self.settings.items())])
@@ -80,10 +82,15 @@ MASK = np.arange(36).reshape(2, 3, 6) % 5 != 0
 EXAMPLES = [
     # scalar functions
     Example("clamp", torch.clamp),
+    Example("clamp", lambda x, low, high: x.clamp(low, high), {"x": [5], "low": [], "high": []},
+            {"x": [-2, -1, 0, 1, np.nan], "low": -1, "high": 1}, kink=True),
     Example("lerp", torch.lerp),
+    Example("lerp", torch.lerp, {"a": [3], "b": [3], "t": [3]}, {"t": [0, 1, 0.75]}),
     Example("square", torch.square),
     Example("reciprocal", torch.reciprocal),
     Example("hypot", torch.hypot),
+    Example("hypot", torch.hypot, {"x": [3], "y": [3]}, {"x": [1e30, 3, 0], "y": [1e30, 4, 2]},
+            kink=True),
     Example("exp2", torch.exp2),
     Example("log2", torch.log2),
     Example("log10", torch.log10),
@@ -91,7 +98,8 @@ EXAMPLES = [
     Example("logaddexp", torch.logaddexp),
     Example("isfinite", torch.isfinite, {"x": [5]}, {"x": [1, np.inf, -np.inf, np.nan, 0]}),
     Example("relu", F.relu),
-    Example("relu6", F.relu6, {"x": [4]}, {"x": [-1, 2, 6.5, 7]}),
+    Example("relu", F.relu, {"x": [4]}, {"x": [-1, 0, 2, np.nan]}, kink=True),
+    Example("relu6", F.relu6, {"x": [7]}, {"x": [-1, 0, 2, 6, 6.5, 7, np.nan]}, kink=True),
     Example("leaky_relu", F.leaky_relu),
     Example("leaky_relu", lambda x: F.leaky_relu(x, 0.2), {"x": [4, 3], "slope": 0.2}),
     Example("elu", F.elu),
@@ -105,7 +113,8 @@ EXAMPLES = [
     Example("log_sigmoid", F.logsigmoid),
     Example("mish", F.mish),
     Example("softsign", F.softsign),
-    Example("hard_sigmoid", F.hardsigmoid, {"x": [4]}, {"x": [-4, -1, 2, 5]}),
+    Example("hard_sigmoid", F.hardsigmoid, {"x": [6]}, {"x": [-4, -3, -1, 2, 3, 5]},
+            kink=True),
     Example("hard_swish", F.hardswish, {"x": [4]}, {"x": [-4, -1, 2, 5]}),
     # products
     Example("matmul", torch.matmul),
@@ -126,6 +135,8 @@ EXAMPLES = [
     Example("group_norm", lambda x, w, b: F.group_norm(x, 3, w, b),
             {"N": 2, "C": 6, "I": [5, 2], "groups": 3}),
     Example("normalize", lambda x: F.normalize(x, dim=-1)),
+    Example("normalize", lambda x: F.normalize(x, dim=-1), {"I": [2], "N": 3},
+            {"x": [[0, 0, 0], [1, 2, 2]]}, kink=True),
     Example("cosine_similarity", lambda x, y: F.cosine_similarity(x, y, -1)),
     # places
     Example("embedding", F.embedding),

@@ -36,7 +36,7 @@ COUNTS = {
     "log_softmax": "I*n*(1 + 18) + I*17 + I*n",
     "layer_norm": "I*(n + 4) + I*(3*n + 4) + I*n*(1 + 1 + 4 + 4 + 1 + 1)",
     "rms_norm": "I*(2*n + 4 + 1 + 4) + I*n*2",
-    "normalize": "I*(2*n + 4) + I*n*(1 + 4)",
+    "normalize": "I*(2*n + 1 + 4) + I*n*4",
     # losses: what is ignored is tested where it would be read, summed and counted; a mean divides
     "cross_entropy": "I*v*(1 + 18) + I*17 + I*(1 + 1) + I*(1 + 1 + 1) + I*(1 + 1) + 4",
     "nll": "I*(1 + 1) + I*(1 + 1 + 1) + I*(1 + 1) + 4",
@@ -52,7 +52,7 @@ COUNTS = {
     "avg_pool2d": "I*h*v*(j*k + 4)",
     # elements, of a matrix
     "square": "i*j",
-    "lerp": "3*i*j",
+    "lerp": "i*j*(1 + 1 + 1 + 2 + 3)",  # a test and a choice; b - a once; from a, or from b
     "relu": "2*i*j",
     "gelu": "i*j*(1 + 1 + 20 + 4 + 1)",
     "sigmoid": "i*j*(1 + 1 + 20 + 1)",

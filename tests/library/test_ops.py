@@ -105,7 +105,7 @@ def test_an_op_with_settings_is_right_in_parts_and_has_the_right_slope(example: 
     of = example.trial()
     for made in (of, *backward(of)):
         assert [wrong for wrong in wrong_parts(made) if wrong is not None] == []
-    assert check_gradients(of.function, of.arguments).fault is None
+    assert example.kink or check_gradients(of.function, of.arguments).fault is None
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "nll"])
