@@ -12,6 +12,7 @@ failing, ends the run here too.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -149,7 +150,13 @@ class ProcessWorld:
                 backend, store=store, rank=rank, world_size=size, timeout=self.timeout
             )
             STORES.append(self.distributed.PrefixStore("anabranch", store))
+            atexit.register(self._leave)
         return STORES[0]
+
+    def _leave(self) -> None:
+        """End the groups before the interpreter does: their threads must not outlive it."""
+        with contextlib.suppress(RuntimeError, AssertionError):
+            self.distributed.destroy_process_group()
 
 
 class _Watch:
