@@ -136,7 +136,7 @@ def _values(given: Mapping[str, object], scope: Scope) -> dict[str, object]:
 def load(path: str | Path) -> Program:
     """Read a program and what it imports."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise fail(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

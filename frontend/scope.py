@@ -116,8 +116,10 @@ def _import(item: s.Import, file: File, files: Files) -> None:
 
 def _text(path: Path, item: s.Import) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise fail(f"{path.name} is not text in UTF-8", item.span) from None
+    except OSError:
         beside = [p.stem for p in path.parent.glob("*.ab")] if path.parent.is_dir() else []
         raise fail(f"there is no file {path.name} beside this one", item.span,
                    help=nearest(path.stem, beside)) from None

@@ -83,6 +83,7 @@ def test_a_wrong_command_line_is_answered_with_the_nearest_right_one(
     [
         (fail("no such name 'sofmax'"), 1, "error: no such name 'sofmax'\n"),
         (FileNotFoundError(2, "No such file or directory", "a.ab"), 1, "error: a.ab: No such file"),
+        (OSError(28, "No space left on device"), 1, "error: No space left on device\n"),
         (BuildError("others may write to the cache"), 1, "error: others may write to the cache\n"),
         (CompilerBug("two definitions"), 1, "please report"),
         (ZeroDivisionError("division by zero"), 1, "please report"),

@@ -93,6 +93,8 @@ def describe(failure: Exception) -> str:
             return f"error: {failure}"
         case OSError(strerror=str(reason), filename=str(path)):
             return f"error: {path}: {reason}"
+        case OSError(strerror=str(reason)):
+            return f"error: {reason}"
         case _:
             return (
                 f"error: {type(failure).__name__}: {failure}{_origin(failure)}\n"

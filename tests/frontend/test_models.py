@@ -321,6 +321,18 @@ def test_imports_read_files_beside_the_program(tmp_path):
     (tmp_path / "more.ab").write_text("from blocks import four\n\ndef twice(x):\n    return x\n")
     with pytest.raises(UserError, match="circle"):
         load(main)
+    (tmp_path / "more.ab").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"more.ab is not text in UTF-8"):
+        load(main)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_program(tmp_path):
+    for name, text in {"twice": "def twice(x):\r\n    return 2 * x\r\n",
+                       "main": "from twice import twice\r\ndef f(x: f32[N]):\r\n"
+                               "    return twice(x)\r\n"}.items():
+        (tmp_path / f"{name}.ab").write_text(f"\ufeff{text}", newline="")
+    source = load(tmp_path / "main.ab")
+    np.testing.assert_array_equal(call(source, "f", x=np.ones(2, np.float32)), [2, 2])
 
 
 @pytest.mark.parametrize(("line", "message"), [
