@@ -139,7 +139,8 @@ def _cast(dtype: str, arg: Expr, place: Mapping[str, str]) -> tuple[str, int]:
     if dtype == "bool":
         return f"{write(arg, place, COMPARE)} != 0", COMPARE
     if dtype in ("f16", "bf16"):
-        held = arg if source == "f64" or computed(source) == "f32" else Cast("f32", arg)
+        exact = computed(source) == "f32" or (source == "f64" and dtype == "f16")
+        held = arg if exact else Cast("f32", arg)
         narrow = f"tl.cast({write(held, place)}, tl.{TYPES[dtype]})"
         return f"{narrow}.to(tl.float32)", ATOM
     if computed(source) == computed(dtype) != "i64":
@@ -155,8 +156,10 @@ def _call(fn: str, args: tuple[Expr, ...], place: Mapping[str, str]) -> tuple[st
         short = _power(args[0], float(args[1].value), place)
         if short is not None:
             return short
-    if fn in ("neg", "not"):
-        return f"{'-' if fn == 'neg' else '~'}{write(args[0], place, UNARY)}", UNARY
+    if fn == "neg":
+        return f"-{write(args[0], place, UNARY)}", UNARY
+    if fn == "not":  # `~` of a scalar is not a condition in Triton's interpreter
+        return f"{write(args[0], place, COMPARE)} == 0", COMPARE
     inner = ", ".join(argument(a, place) for a in args)
     if is_float(dtype):
         return _float_call(fn, args, dtype, inner, place)

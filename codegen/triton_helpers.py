@@ -15,12 +15,12 @@ def ab_checked(status_ptr, value, bound, mask):
     """An index in [0, bound), or 0 after it was reported: 1, the index, the bound."""
     value = tl.to_tensor(value).to(tl.int64)
     inside = (value >= 0) & (value < bound)
-    wrong = mask & ~inside
+    wrong = mask & ((value < 0) | (value >= bound))
     here = wrong.to(tl.int64) * 0
     tl.store(status_ptr + 1 + here, value, mask=wrong)
     tl.store(status_ptr + 2 + here, here + bound, mask=wrong)
     tl.store(status_ptr + here, here + 1, mask=wrong)
-    return tl.where(inside, value, 0)
+    return tl.where(inside, value, 0) + here
 ''',
     "ab_words": '''
 def ab_words(seed, step, counter, stream):
