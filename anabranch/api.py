@@ -16,14 +16,17 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from anabranch import cache
 from anabranch.driver import Compiled, Options, compile_function, compile_training
 from anabranch.frontend import program as frontend
 from anabranch.frontend import values
 from anabranch.ir import mesh as meshes
+from anabranch.ir.core import Function
 from anabranch.ir.diagnostics import fail, nearest
 from anabranch.ir.plan import Plan
-from anabranch.ir.types import DTYPES, TensorType, tensor
+from anabranch.ir.types import DTYPES, TensorType, promote, tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,9 @@ class Program:
         hint = nearest(name, self.source.scope.visible())
         raise AttributeError(f"{self.source.path} defines no model, op or def '{name}'"
                              f"{'; ' if hint else ''}{hint}")
+
+    def __repr__(self) -> str:
+        return f"the program {self.source.path}"
 
     def __dir__(self) -> list[str]:
         return ["recipe", "source", "train", *self.source.models, *self.source.functions]
@@ -108,8 +114,10 @@ def Mesh(**axes: int) -> meshes.Mesh:
     for name, size in axes.items():
         if name == meshes.MICRO:
             raise fail("the mesh axis 'micro' is reserved", help="compile(..., micro=4)")
-        if size < 1:
-            raise fail(f"the mesh axis '{name}' has at least 1 rank, not {size}")
+        if not _counts(size):
+            raise fail(f"the mesh axis '{name}' has at least 1 rank, not {size!r}")
+        if not name.isidentifier():
+            raise fail(f"'{name}' is no name of a mesh axis")
     return meshes.Mesh.of(**axes)
 
 
@@ -136,18 +144,21 @@ def compile(
                    "function: program.softmax, program.GPT(dim=128, ...).forward")
     if mesh is not None and not isinstance(mesh, meshes.Mesh):
         raise fail(f"{mesh!r} is not a mesh", help="as in mesh=Mesh(data=2, model=2)")
+    _check_counts(micro=micro, slots=slots)
     options = Options(mesh or meshes.Mesh(), micro, slots, checked=checked)
+    given = {name: _plain(value) for name, value in given.items()}
+    overrides = {name: _plain(value) for name, value in (set or {}).items()}
     inputs = {name: _type(name, value) for name, value in given.items() if _is_array(value)}
     sizes = {name: value for name, value in given.items() if name not in inputs}
     source = what.program.source
 
     def make() -> Plan:
-        return _compiled(what, options, set or {}, inputs, sizes).plan
+        return _compiled(what, options, overrides, inputs, sizes).plan
 
     if not cached:
         return make()
     about = (what.model,) if isinstance(what, Recipe) else (what.name, what.arguments)
-    facts = (sorted((set or {}).items()), sorted(inputs.items()), sorted(sizes.items()), options)
+    facts = (sorted(overrides.items()), sorted(inputs.items()), sorted(sizes.items()), options)
     return cache.plan(cache.key(source.sources, type(what).__name__, *about, *facts), make)[0]
 
 
@@ -166,7 +177,36 @@ def _compiled(
         raise fail("`set` is for recipes", help="give a function's sizes by keyword")
     module = source.function(what.name, sizes, inputs=inputs, model=dict(what.arguments),
                              stages=stages)
+    (function,) = module.functions.values()
+    _check_arrays(function, inputs)
     return compile_function(module, options)
+
+
+def _check_arrays(function: Function, inputs: Mapping[str, TensorType]) -> None:
+    """What was compiled takes the arrays that were given."""
+    taken = {a.value.name: a.value.type for a in function.arguments if a.role == "input"}
+    for name, given in inputs.items():
+        if name not in taken:
+            raise fail(f"'{function.name}' takes no array '{name}'",
+                       help=nearest(name, taken) or f"it takes {', '.join(taken) or 'none'}")
+        wanted = taken[name]
+        if given.shape != wanted.shape or promote(given.dtype, wanted.dtype) != wanted.dtype:
+            raise fail(f"'{name}' is an array {given}, and '{function.name}' takes {wanted}")
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and not _counts(count):
+            raise fail(f"'{name}' is an integer of at least 1, not {count!r}")
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _is_array(value: object) -> bool:

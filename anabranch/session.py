@@ -48,7 +48,11 @@ class Session:
         self._running = session.Session(
             plan, world=world, seed=self.seed, cores=cores, trace=trace)
         if INIT in self._programs:
-            self._running.run(INIT, 1)
+            try:
+                self._running.run(INIT, 1)
+            except BaseException:
+                self._running.close()
+                raise
             self._unset = set()
 
     def step(self, **arrays: Any) -> Any:

@@ -76,8 +76,10 @@ def _of_model(
     """A function of a model: made as the recipe says, for the batch that the recipe reads."""
     recipe = program.recipes.get(owner)
     if recipe is None:
-        return _made(program, f"{owner}.{method}", settings, stages,
-                     model={k: v for k, v in settings.items() if k in _parameters(program, owner)})
+        own = _parameters(program, owner)
+        return _made(program, f"{owner}.{method}",
+                     {k: v for k, v in settings.items() if k not in own}, stages,
+                     model={k: v for k, v in settings.items() if k in own})
     known = {*_parameters(program, owner), *_lines(recipe), *ALWAYS_SET}
     training = program.training(
         owner, {k: v for k, v in settings.items() if k in known}, stages)

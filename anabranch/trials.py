@@ -17,7 +17,7 @@ import numpy as np
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.check import sample
-from anabranch.frontend.entries import build_entry
+from anabranch.frontend.entries import Sizes, build_entry
 from anabranch.frontend.signatures import is_dtype, without_layout
 from anabranch.frontend.values import Function
 from anabranch.ir.core import Function as IrFunction
@@ -91,7 +91,7 @@ def trial_with(function: Function, given: Mapping[str, object]) -> Trial | None:
     the op."""
     builder = Builder(function.definition.name, training=True)
     try:
-        made = build_entry(function, given, builder)
+        made = build_entry(function, Sizes(given), builder)
     except UserError:
         return None
     for domain in DOMAINS:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.control import Failed
-from anabranch.frontend.entries import build_entry
+from anabranch.frontend.entries import Sizes, build_entry
 from anabranch.frontend.evaluate import Certain, Unsupported
 from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
 from anabranch.frontend.values import MISSING, Builtin, Function, Kind, Model, Scope
@@ -353,7 +353,8 @@ def sampled(function: Function) -> list[Diagnostic]:
         if given is None:
             return []
         try:
-            build_entry(function, given, Builder(function.definition.name, stages=ANY_STAGES))
+            builder = Builder(function.definition.name, stages=ANY_STAGES)
+            build_entry(function, Sizes(given), builder)
             return []
         except (Unsupported, Failed):
             return []

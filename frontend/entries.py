@@ -35,11 +35,9 @@ class Sizes:
 
 
 def build_entry(
-    function: Function, given: Mapping[str, object], builder: Builder,
-    order: Sequence[str] = (),
+    function: Function, sizes: Sizes, builder: Builder, order: Sequence[str] = (),
 ) -> IrFunction:
     """The whole function of a fully typed op, def or model function."""
-    sizes = Sizes(given)
     frame = Frame(function.scope.inner(), builder)
     builder.loc = frame.loc(function.definition.span)
     arguments: dict[str, Argument] = {}
@@ -64,7 +62,7 @@ def _argument(param: s.Param, function: Function, sizes: Sizes, frame: Frame) ->
         return MISSING
     match type_:
         case s.Index(s.Name(head), items) if is_dtype(head, function.scope):
-            if isinstance(param.default, s.Constant) and not sizes.given.get(param.name):
+            if isinstance(param.default, s.Constant) and sizes.get(param.name) is not True:
                 return None
             shape = [n for item in items for n in dimensions(item, sizes, frame)]
             type = tensor(_dtype(head, sizes, function.scope), tuple(shape))

@@ -17,7 +17,7 @@ from pathlib import Path
 from anabranch.frontend import control, subscripts
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
-from anabranch.frontend.entries import bound_names, build_entry
+from anabranch.frontend.entries import Sizes, bound_names, build_entry
 from anabranch.frontend.evaluate import Frame, evaluate
 from anabranch.frontend.parse import parse_expression
 from anabranch.frontend.recipe import Training, build_training, make_model
@@ -85,8 +85,12 @@ class Program:
             builder = Builder(name.rsplit(".", 1)[-1], training=training, stages=stages)
             function = self._function(name, model or {}, builder)
             module = Module()
-            known = {**bound_names(function, inputs or {}), **_values(sizes or {}, self.scope)}
+            given = _values(sizes or {}, self.scope)
+            known = Sizes({**bound_names(function, inputs or {}), **given})
             module.add(build_entry(function, known, builder))
+            for unknown in given.keys() - known.used:
+                raise fail(f"'{name}' takes no '{unknown}'", function.definition.span,
+                           help=nearest(unknown, known.used))
             return module
 
     def _recipe(self, name: str | None) -> s.TrainDef:

@@ -413,4 +413,4 @@ def _next(
             case s.Index(_, (s.Name(batch), *_)) if batch in sizes:
                 sizes[batch] = 1
     builder = Builder("next", stages=stages)
-    return build_entry(function, {**recipe.values, **sizes}, builder, order)
+    return build_entry(function, Sizes({**recipe.values, **sizes}), builder, order)

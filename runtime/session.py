@@ -13,8 +13,6 @@ ends the session, since states may then differ between ranks.
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 import time
 import warnings
@@ -27,7 +25,6 @@ import numpy as np
 from anabranch.ir.plan import Plan, State
 from anabranch.runtime import settings
 from anabranch.runtime.arrays import STORAGE, Array, from_storage, to_storage, typed
-from anabranch.runtime.blas import find_blas
 from anabranch.runtime.build import find_toolchain
 from anabranch.runtime.check import check_plan
 from anabranch.runtime.engine import Engine, Resources
@@ -39,14 +36,13 @@ from anabranch.runtime.native import load_pool
 from anabranch.runtime.ports import Batch, Feed, Reader
 from anabranch.runtime.reference_kernel import interpret
 from anabranch.runtime.registers import Memory
+from anabranch.runtime.tenancy import TENANCY
 from anabranch.runtime.trace import Trace
 from anabranch.runtime.watchdog import Watchdog
 from anabranch.runtime.world import ThreadWorld, World
 
 WINDOW = 4
 """Steps granted beyond the last one whose result was seen."""
-SWITCH_INTERVAL = 1e-4
-"""Seconds a Python thread may keep the others waiting; the default of 5 ms would dominate."""
 
 NO_COMPILER = (
     "no C compiler was found, so kernels are interpreted, which is slow: install cc, clang or gcc, "
@@ -73,6 +69,9 @@ class Session:
         reader_seconds: float | None = None,
     ) -> None:
         check_plan(plan)
+        seed = plan.seed if seed is None else seed
+        if not -(2**63) <= seed < 2**63:
+            raise RunError(f"a seed is an integer of 64 bits, not {seed}")
         self.plan = plan
         self.trace = Trace(trace) if trace else None
         self._world = world or ThreadWorld()
@@ -84,8 +83,10 @@ class Session:
         self._closed = False
         self._stall_seconds, self._reader_seconds = stall_seconds, reader_seconds
         self._canaries = canaries
-        self._resources = self._prepare(interpret, plan.seed if seed is None else seed)
-        self._claim_machine(cores or settings.cores())
+        self._resources = self._prepare(interpret, seed)
+        if self._pool:
+            self._pool.use_cores(cores or settings.cores())
+        TENANCY.enter()
 
     def _prepare(self, interpret: Interpret, seed: int) -> Resources:
         plan, ranks = self.plan, self._world.ranks(self.plan)
@@ -101,19 +102,6 @@ class Session:
             plan, ranks, self._memory, kernels, transport,
             self._failure, self._progress, seed, self.trace,
         )  # fmt: skip
-
-    def _claim_machine(self, cores: int) -> None:
-        """One pool for all ranks, one thread per BLAS call, and short turns of the interpreter."""
-        self._undo = contextlib.ExitStack()
-        if self._pool:
-            self._pool.use_cores(cores)
-        self._undo.callback(sys.setswitchinterval, sys.getswitchinterval())
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        blas = find_blas()
-        threads = blas.threads() if blas else None
-        if blas and threads is not None:
-            self._undo.callback(blas.use_threads, threads)
-            blas.use_threads(1)
 
     @property
     def allocated_bytes(self) -> int:
@@ -223,7 +211,7 @@ class Session:
             for stream in engine.streams:
                 stream.thread.join(timeout=5)
         self._resources.transport.close()
-        self._undo.close()
+        TENANCY.leave()
 
     def __enter__(self) -> Session:
         return self

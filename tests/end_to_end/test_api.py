@@ -204,6 +204,45 @@ def test_what_cannot_be_compiled_says_why(program: ab.api.Program) -> None:
         ab.Mesh(micro=2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"B": 1, "S": 16, "Z": 3}, "takes no 'Z'"),
+        ({"B": 1, "S": 16, "dim": 16}, "takes no 'dim'"),
+        ({"tokens": np.zeros((2, 3), "f4")}, "'tokens' is an array f32.2, 3., and .* takes i64"),
+        ({"B": 1, "tokens": np.zeros((2, 3), "i8")}, r"takes i64\[1, 3\]"),
+        ({"tokens": np.zeros((2, 3, 4), "i8")}, r"takes i64\[2, 3\]"),
+        ({"B": 1, "S": 16, "token": np.zeros((1, 16), "i8")}, "did you mean 'tokens'?"),
+        ({"B": -1, "S": 16}, "at least 0"), ({"B": 1.5, "S": 16}, "an integer"),
+        ({"B": 1, "S": 16, "micro": 0}, "'micro' is an integer of at least 1, not 0"),
+        ({"B": 1, "S": 16, "slots": "2"}, "'slots' is an integer of at least 1, not '2'"),
+    ],
+)
+def test_what_a_function_does_not_take_is_refused(
+    program: ab.api.Program, arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ab.UserError, match=message):
+        ab.compile(program.Tiny(vocab=256, dim=8).forward, **arguments)
+
+
+def test_numbers_of_numpy_are_numbers(program: ab.api.Program) -> None:
+    plan = ab.compile(program.linear, I=[np.int64(4)], K=np.int32(6), N=5)
+    assert plan.programs[0].feeds[0].name == "x"
+    ab.compile(program.train, set={"dim": np.int64(4), "drop": np.float32(0)})
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, "2", True, None])
+def test_an_axis_of_a_mesh_has_a_whole_number_of_ranks(size: object) -> None:
+    with pytest.raises(ab.UserError, match="at least 1 rank"):
+        ab.Mesh(data=size)
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1])
+def test_a_seed_has_64_bits(plan: ab.Plan, seed: int) -> None:
+    with pytest.raises(RunError, match="64 bits"):
+        ab.Session(plan, seed=seed)
+
+
 @pytest.mark.parametrize("mesh", [{}, {"model": 2}])
 def test_an_index_out_of_range_is_reported_with_its_place_or_clamped(
     program: ab.api.Program, mesh: dict[str, int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,15 @@ def test_n_steps_are_n_times_one_step(ranks: int) -> None:
         np.testing.assert_array_equal(at_once.state("w"), one_by_one.state("w"))
         expected = sum(batch(step, ranks)["x"].sum(0) for step in range(7))
         np.testing.assert_array_equal(at_once.state("w"), expected)
+
+
+def test_the_last_session_leaves_the_process_as_the_first_one_found_it() -> None:
+    before = sys.getswitchinterval()
+    first, second = Session(counter(1)), Session(counter(1))
+    first.close()
+    assert sys.getswitchinterval() < before
+    second.close()
+    assert sys.getswitchinterval() == before
 
 
 def test_programs_take_turns_on_one_state() -> None:
