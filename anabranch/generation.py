@@ -7,6 +7,7 @@ seed of the session and the position, so the same prompt gives the same sequence
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -33,9 +34,9 @@ def window_of(plan: Plan) -> int:
 def tokens(session: Session, prompt: Sequence[int], length: int) -> Iterator[int]:
     """`length` tokens that follow the prompt, as they are made."""
     window = window_of(session.plan)
-    if not prompt:
+    given = [operator.index(token) for token in prompt][-window:]
+    if not given:
         raise RunError("the prompt is empty; give at least one token")
-    given = list(prompt)[-window:]
     last = len(given) - 1
     seen = np.zeros((1, window), np.int64)
     seen[0, : last + 1] = given

@@ -53,10 +53,12 @@ def layers(name: str) -> Iterator[Trial]:
     """The forward function of a model with sizes made up for it."""
     definition, forward = model(name).definition, member(name, "forward")
     assert forward is not None
+    fixed = {p.name for p in definition.params}
     needed = [p.name for p in definition.params if p.default is None]
     for numbers in [(7, 5, 3), (2, 4, 3), (5, 7, 2, 3)]:
-        sizes = sample(Function(forward, model(name).scope), (5, *numbers), 1)
         arguments = dict(zip(needed, numbers, strict=False))
+        sizes = sample(Function(forward, model(name).scope), (5, *numbers), 1)
+        sizes = {size: n for size, n in sizes.items() if size not in fixed}
         try:
             module = library().function(f"{name}.forward", sizes, model=arguments)
         except UserError:
