@@ -39,6 +39,12 @@ OPTIONS = {
 }
 INTEGER_OPTIONS = {"mip_rel_gap": 0.0, "mip_abs_gap": NOISE}
 
+# The simplex method ends after some ten thousand steps, or it has met a program so degenerate (a
+# tiny model on many ranks: everything costs a launch) that the interior-point method is faster.
+# The limit counts steps, not seconds, so that plans do not depend on the machine's load.
+STEPS = 25_000
+INTERIOR = {"solver": "ipm"}
+
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -162,14 +168,21 @@ class _Program:
         solver = _Highs()
         _set(solver, OPTIONS)
         model = self._model()
+        solver.setOptionValue("simplex_iteration_limit", STEPS)
         values = self._run(solver, model)
+        if values is None:
+            _set(solver, INTERIOR)
+            values = self._run(solver, model)
+        if values is None:
+            raise CompilerBug("the solver found no plan in its limit of steps")
         if np.all(np.abs(values - np.round(values)) < WHOLE):
             return self._chosen(values), 0.0
         continuous = self.columns - self.whole
         model.integrality_ = ([HighsVarType.kInteger] * self.whole
                               + [HighsVarType.kContinuous] * continuous)
-        _set(solver, INTEGER_OPTIONS | {"time_limit": limit})
+        _set(solver, INTEGER_OPTIONS | {"time_limit": limit, "simplex_iteration_limit": 2**31 - 1})
         values = self._run(solver, model)
+        assert values is not None, "the integer search has no limit of steps"
         info = solver.getInfo()
         return self._chosen(values), max(0.0, info.objective_function_value - info.mip_dual_bound)
 
@@ -191,12 +204,14 @@ class _Program:
         model.a_matrix_.value_ = values[order]
         return model
 
-    def _run(self, solver: Any, model: Any) -> Matrix:
-        """The values of x at the optimum, or the best found in time."""
+    def _run(self, solver: Any, model: Any) -> Matrix | None:
+        """The values of x at the optimum, or the best found in time; None at the limit of steps."""
         solver.passModel(model)
         solver.run()
         values = np.array(solver.getSolution().col_value[: self.whole])
         status = solver.modelStatusToString(solver.getModelStatus())
+        if status == "Iteration limit reached":
+            return None
         if len(values) < self.whole or status not in ("Optimal", "Time limit reached"):
             raise CompilerBug(f"the solver found no plan: {status}")
         return values
