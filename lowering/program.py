@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 
 from anabranch.ir import plan as p
 from anabranch.ir.core import Argument, Function, Op, Value
-from anabranch.ir.expr import Expr, Read, Var, call, reads
 from anabranch.ir.launch import IntArg, KernelText, LaunchSpec, Pointer
-from anabranch.ir.ops import Compute, Fused, Return, Transfer
+from anabranch.ir.ops import Return, Transfer
 from anabranch.lowering.chains import Chain, Grouping, accumulates, group
+from anabranch.lowering.in_place import (
+    InPlace,
+    choose_in_place,
+    elementwise,
+    readers_before_writers,
+)
 from anabranch.lowering.memory import Lifetime, aligned, place
 from anabranch.lowering.tables import Prices, ProgramIR, Tables, nbytes_of, origin_of
 
@@ -62,7 +67,7 @@ class _Rank:
     rank: int
     function: Function
     grouping: Grouping
-    in_place: dict[Op, dict[Value, Value]]  # op -> {its result: the state it overwrites}
+    in_place: InPlace
     registers: dict[Value, _Register] = field(default_factory=dict)
     arguments: dict[Value, Argument] = field(default_factory=dict)
     scratch: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -89,7 +94,7 @@ class ProgramBuilder:
         in_place = [choose_in_place(f, a) for f, a in zip(functions, arguments, strict=True)]
         later: dict[Op, set[Op]] = {}
         for chosen in in_place:
-            later.update(_readers_before_writers(chosen))
+            later.update(readers_before_writers(chosen))
         streamed = {v for by_value in arguments for v, a in by_value.items()
                     if a.role == "input" and self._comes_in_parts(a.value)}
         grouping = group(functions, self.micro, streamed, later)
@@ -373,106 +378,6 @@ class _Launches:
         if value in self.rank.registers:
             return p.Arg("reg", self.rank.registers[value].id, offset)
         return p.Arg("scratch", where[value] + offset)
-
-
-# ---- states in place ---------------------------------------------------------------------------
-
-
-def choose_in_place(
-    function: Function, arguments: dict[Value, Argument]
-) -> dict[Op, dict[Value, Value]]:
-    """For each state that changes, the op that writes it in place; copies are added where the
-    op that makes the next value cannot (`%w.new` copied over `%w` when all readers are done)."""
-    last = function.body.last
-    assert isinstance(last, Return)
-    position = {op: i for i, op in enumerate(function.body)}
-    states = {v.name: v for v, a in arguments.items() if a.role == "state"}
-    values = list(last.operands)
-    first = len(last.values)
-    chosen: dict[Op, dict[Value, Value]] = {}
-    for i, name in enumerate(last.states, first):
-        state, new = states[name], values[i]
-        if new is state:
-            continue
-        if not _writes_in_place(new, state, last, values, position):
-            new = function.body.insert_before(elementwise([new], "copy"), last).result
-            values[i] = new
-        assert new.op is not None
-        chosen.setdefault(new.op, {})[new] = state
-    for i, value in enumerate(values[:first]):
-        if value.op is None or value in values[:i]:
-            copy = elementwise([value], "copy")
-            values[i] = function.body.insert_before(copy, last).result
-            values[i].name = value.name
-    last.set_operands(values)
-    return chosen
-
-
-def elementwise(values: list[Value], how: str) -> Compute:
-    """A detached compute: the copy of one value, or the combination of two of one type."""
-    type = values[0].type
-    dims = tuple(f"i{d}" for d in range(type.rank))
-    place = tuple(Var(d) for d in dims)
-    parts: list[Expr] = [Read(k, place) for k in range(len(values))]
-    names = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-    body = parts[0] if len(parts) == 1 else call(names[how], *parts)
-    return Compute(values, type.dtype, list(zip(dims, type.shape, strict=True)),
-                   [(d,) for d in dims], body, name=values[0].name)
-
-
-def _writes_in_place(new: Value, state: Value, last: Return, values: list[Value],
-                     position: dict[Op, int]) -> bool:
-    """Whether the maker of `new` may overwrite `state` while it reads it: no reduction, every read
-    of the state at the place that is written, and nobody else wants either value afterwards."""
-    op = new.op
-    if op is None or isinstance(op, Transfer) or set(new.uses) != {last} or values.count(new) != 1:
-        return False
-    if any(_depends(reader, op, position) for reader in state.uses if reader is not op):
-        return False
-    if isinstance(op, Compute):
-        return not op.reduce and _reads_in_place(op, state)
-    assert isinstance(op, Fused)
-    number = [k for k, v in enumerate(op.operands) if v is state]
-    inner = [op.region.args[k] for k in number]
-    return all(
-        isinstance(o, Return) or (isinstance(o, Compute) and not o.reduce and all(
-            _reads_in_place(o, v) for v in inner))
-        for o in op.region
-    )
-
-
-def _depends(reader: Op, writer: Op, position: dict[Op, int]) -> bool:
-    """Whether `reader` (in)directly uses a result of `writer`; what stands before the writer in
-    the program cannot, which ends most searches at once."""
-    seen: set[Op] = set()
-    stack = [reader]
-    while stack:
-        op = stack.pop()
-        if op is writer:
-            return True
-        for value in op.operands:
-            maker = value.op
-            if maker is not None and maker not in seen and position[maker] >= position[writer]:
-                seen.add(maker)
-                stack.append(maker)
-    return False
-
-
-def _reads_in_place(op: Compute, state: Value) -> bool:
-    plain = tuple(Var(dim[0]) if len(dim) == 1 else None for dim in op.dims)
-    return all(
-        read.subscripts == plain and read.pad is None
-        for expr in (op.body, op.guard) if expr is not None
-        for read in reads(expr) if op.operands[read.operand] is state
-    )
-
-
-def _readers_before_writers(in_place: dict[Op, dict[Value, Value]]) -> dict[Op, set[Op]]:
-    return {
-        op: {reader for state in states.values() for reader in state.uses
-             if reader is not op and not isinstance(reader, Return)}
-        for op, states in in_place.items()
-    }
 
 
 def _crossing(function: Function, unit_of: dict[Op, int]) -> set[Value]:
