@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.frontend import reshaping
-from anabranch.frontend.evaluate import Ambient, Frame, certain, integer, unsupported
+from anabranch.frontend.evaluate import Ambient, Frame, certain, integer, resolved, unsupported
 from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
 from anabranch.frontend.indexing import draw
 from anabranch.frontend.signatures import Argument, key
@@ -145,7 +145,7 @@ def _reduction(kind: str) -> None:
     def run(call: Call, x: object, *more: object, axis: object = None,
             keepdims: bool = False) -> object:
         if isinstance(x, list | tuple) and not more:
-            return _of_list(kind, list(x), call)
+            return _of_list(kind, _items(x, call), call)
         if more and kind in ("max", "min"):
             return _extreme(kind, [x, *more], call)
         if len(more) == 1 and axis is None and isinstance(more[0], int | list | tuple):
@@ -230,18 +230,23 @@ def _transpose(call: Call, x: object, *axes: object) -> object:
     return permuted(tensor, order)
 
 
-def _tensors(parts: object, span: Span) -> list[Tensor]:
-    return [as_tensor(part, span) for part in iterated(parts, span)]
+def _tensors(parts: object, call: Call) -> list[Tensor]:
+    return [as_tensor(part, call.span) for part in _items(parts, call)]
+
+
+def _items(parts: object, call: Call) -> list[object]:
+    """The values of the items of a list, which may be parameters."""
+    return [resolved(part, call.span, call.frame) for part in iterated(parts, call.span)]
 
 
 @builtin("concat")
 def _concat(call: Call, parts: object, axis: object = 0) -> object:
-    return reshaping.concat(_tensors(parts, call.span), axis, call.frame.builder, call.span)
+    return reshaping.concat(_tensors(parts, call), axis, call.frame.builder, call.span)
 
 
 @builtin("stack")
 def _stack(call: Call, parts: object, axis: object = 0) -> object:
-    return reshaping.stack(_tensors(parts, call.span), axis, call.frame.builder, call.span)
+    return reshaping.stack(_tensors(parts, call), axis, call.frame.builder, call.span)
 
 
 @builtin("split")

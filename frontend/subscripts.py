@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from anabranch.frontend import elements
 from anabranch.frontend import syntax as s
 from anabranch.frontend.constants import constant
-from anabranch.frontend.evaluate import Frame, evaluate, evaluates, integer
+from anabranch.frontend.evaluate import Frame, evaluate, evaluates, integer, resolved
 from anabranch.frontend.expressions import spread
 from anabranch.frontend.indexing import element_of
 from anabranch.frontend.ranges import counted, list_shape
@@ -117,7 +117,7 @@ def _item(base: object, item: s.Expr, value: object, frame: Frame) -> object:
     place = integer(value, item.span, "the place in a list")
     if not -len(base) <= place < len(base):
         raise fail(f"place {place} of {describe(base)}", item.span)
-    return base[place]
+    return resolved(base[place], item.span, frame)
 
 
 def _python_slice(item: s.Slice, frame: Frame) -> slice:

@@ -188,6 +188,38 @@ def test_lists_of_parameters_and_models_have_numbered_paths():
         recipe(LISTS, "Net(sizes=[3, 4], deep=True)")
 
 
+@pytest.mark.parametrize(("expression", "value"), [
+    ("ws[1]", 2), ("pairs[1][0] * ws[-1]", 30), ("inner.ws[0]", 1), ("list[1].ws[2]", 3),
+    ("sum(ws)", 6), ("sum(stack(ws, axis=0))", 6), ("max(ws[0], pairs[0][1])", 10),
+    ("sum(concat([w[None] for w in ws[1:]]))", 5), ("(ws + pairs[0])[3]", 10),
+    ("in_an_op(ws[1])", 2), ("ws[0] if len(ws) == 3 else ws[1]", 1),
+])
+def test_items_of_lists_of_parameters_are_parameters(expression, value):
+    source = program(f"""
+        op in_an_op(x: T[]) -> T[]:
+            y[] = x[]
+            return y
+
+        model Inner():
+            ws: [f32[] for _ in range(3)] = zeros()
+
+        model Net():
+            ws: [f32[] for _ in range(3)] = zeros()
+            pairs: [[f32[] for _ in range(2)] for _ in range(2)] = zeros()
+            inner: Inner()
+            list: [inner for _ in range(2)]
+
+            def f() -> f32[]:
+                return {expression}
+    """)
+    module = source.function("Net.f")
+    given = {**{f"ws.{i}": i + 1 for i in range(3)}, **{f"inner.ws.{i}": i + 1 for i in range(3)},
+             **{f"pairs.{i}.{j}": 10 for i in range(2) for j in range(2)}}
+    function = module.functions["f"]
+    assert evaluate(function, [np.float32(given[a.value.name]) for a in function.arguments]) == [
+        value]
+
+
 BUFFERS = '''
 model Net():
     w: f32[] = constant(3.0)
