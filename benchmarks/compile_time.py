@@ -27,9 +27,11 @@ SOURCE = Path(__file__).with_name("w1.ab")
 
 def measure(depth: int, mesh: str, cache: str) -> dict[str, float]:
     """Seconds by pass, and the whole process under `process`."""
-    overrides = [x for pair in (*SIZES, f"depth={depth}") for x in ("--set", pair)]
-    command = [sys.executable, "-m", "anabranch", "dump", str(SOURCE), "--stage", "plan", "--json",
-               "--mesh", mesh, "--time-passes", *overrides]
+    sizes = {name: int(value) for name, _, value in (x.partition("=") for x in SIZES)}
+    code = (f"import anabranch as ab; from anabranch.cli.options import mesh_of; "
+            f"ab.compile(ab.load({str(SOURCE)!r}).train, mesh=mesh_of({mesh!r}), "
+            f"set={sizes | {'depth': depth}!r})")
+    command = [sys.executable, "-c", code]
     start = time.perf_counter()
     done = subprocess.run(command, env={**os.environ, "ANABRANCH_CACHE": cache}, text=True,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
