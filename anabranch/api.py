@@ -21,7 +21,9 @@ import numpy as np
 from anabranch import cache
 from anabranch.driver import Compiled, Options, compile_function, compile_training
 from anabranch.frontend import program as frontend
+from anabranch.frontend import syntax as s
 from anabranch.frontend import values
+from anabranch.frontend.signatures import without_layout
 from anabranch.ir import mesh as meshes
 from anabranch.ir.core import Function
 from anabranch.ir.diagnostics import fail, nearest
@@ -146,7 +148,8 @@ def compile(
         raise fail(f"{mesh!r} is not a mesh", help="as in mesh=Mesh(data=2, model=2)")
     _check_counts(micro=micro, slots=slots)
     options = Options(mesh or meshes.Mesh(), micro, slots, checked=checked)
-    given = {name: _plain(value) for name, value in given.items()}
+    tensors = _tensors(what) if isinstance(what, Entry) else given.keys()
+    given = {n: value if n in tensors else _plain(value) for n, value in given.items()}
     overrides = {name: _plain(value) for name, value in (set or {}).items()}
     inputs = {name: _type(name, value) for name, value in given.items() if _is_array(value)}
     sizes = {name: value for name, value in given.items() if name not in inputs}
@@ -192,6 +195,17 @@ def _check_arrays(function: Function, inputs: Mapping[str, TensorType]) -> None:
         wanted = taken[name]
         if given.shape != wanted.shape or promote(given.dtype, wanted.dtype) != wanted.dtype:
             raise fail(f"'{name}' is an array {given}, and '{function.name}' takes {wanted}")
+
+
+def _tensors(what: Entry) -> set[str]:
+    """The parameters of a function that are tensors."""
+    owner, _, member = what.name.rpartition(".")
+    found = what.program.source.scope.find(owner or what.name)
+    definitions = found.definition.body if isinstance(found, values.Model) else (
+        [found.definition] if isinstance(found, values.Function) else [])
+    return {param.name for each in definitions
+            if isinstance(each, s.OpDef | s.FuncDef) and each.name == member
+            for param in each.params if isinstance(without_layout(param.type)[0], s.Index)}
 
 
 def _check_counts(**counts: int | None) -> None:

@@ -232,6 +232,9 @@ def test_numbers_of_numpy_are_numbers(program: ab.api.Program) -> None:
     plan = ab.compile(program.linear, I=[np.int64(4)], K=np.int32(6), N=5)
     assert plan.programs[0].feeds[0].name == "x"
     ab.compile(program.train, set={"dim": np.int64(4), "drop": np.float32(0)})
+    half = ab.loads("def half(x: T[]):\n    return x / 2\n").half
+    with ab.Session(ab.compile(half, x=np.float64(3))) as session:
+        assert session(x=np.float64(3)) == 1.5
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, "2", True, None])
