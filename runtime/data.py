@@ -9,7 +9,9 @@ recipes (`data = text(window=128, batch=16)`); `register` adds one.
 from __future__ import annotations
 
 import functools
+import inspect
 import sysconfig
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,7 +56,12 @@ def make_reader(name: str, source: Any, seed: int, settings: Mapping[str, Any]) 
     """The reader of a recipe. Raises `FeedError` for an unknown name or unusable data."""
     if name not in READERS:
         raise FeedError(f"there is no reader {name!r}; there are {', '.join(sorted(READERS))}")
-    return READERS[name](source, seed, **settings)
+    maker = READERS[name]
+    try:
+        inspect.signature(maker).bind(source, seed, **settings)
+    except TypeError as error:
+        raise FeedError(f"the reader {name!r}: {error}") from None
+    return maker(source, seed, **settings)
 
 
 # ---- text ---------------------------------------------------------------------------------------
@@ -156,11 +163,11 @@ class ArrayReader:
     def __init__(self, source: Any, seed: int, *, batch: int) -> None:
         self._seed, self._batch = seed, batch
         arrays = _load_arrays(source)
-        lengths = {name: len(array) for name, array in arrays.items()}
-        if len(set(lengths.values())) != 1:
+        lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
+        count, *others = {*lengths.values()}
+        if others or count is None:
             raise FeedError(f"arrays must have one length; these have {lengths}")
-        count = next(iter(lengths.values()))
-        cut = count - max(1, count // HELD_OUT)
+        cut = max(0, count - max(1, count // HELD_OUT))
         if cut < batch:
             raise FeedError(f"a batch of {batch} does not fit {cut} training rows")
         self._train = {name: array[:cut] for name, array in arrays.items()}
@@ -186,15 +193,22 @@ def _row_order(seed: int, epoch: int, rows: int) -> NDArray[np.int64]:
     return np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), epoch])).permutation(rows)
 
 
+def _read_npz(source: Any) -> dict[str, Any]:
+    try:
+        file = np.load(source, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("it is not an .npz file, which names its arrays")
+        with file:
+            return {name: file[name] for name in file.files}
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise FeedError(f"cannot read arrays from {source}: {error}") from error
+
+
 def _load_arrays(source: Any) -> dict[str, Any]:
     if isinstance(source, Mapping):
         arrays = {name: np.asarray(array) for name, array in source.items()}
     else:
-        try:
-            with np.load(source, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, TypeError) as error:
-            raise FeedError(f"cannot read arrays from {source}: {error}") from error
+        arrays = _read_npz(source)
     if not arrays:
         raise FeedError(f"there are no arrays in {source}")
     return arrays

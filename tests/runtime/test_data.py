@@ -1,0 +1,99 @@
+"""Readers: what they give depends on the step alone, and what they cannot read they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anabranch.runtime.data import make_reader
+from anabranch.runtime.errors import FeedError
+
+X, Y = np.arange(200.0).reshape(100, 2), np.arange(100)
+
+
+def npz(path: Path, **arrays: Any) -> Path:
+    np.savez(path / "data.npz", **arrays)
+    return path / "data.npz"
+
+
+def rows(batches: list[dict[str, Any]]) -> list[int]:
+    return [int(y) for batch in batches for y in batch["y"]]
+
+
+def test_an_epoch_of_arrays_has_every_training_row_once_and_none_that_is_held_out() -> None:
+    reader = make_reader("arrays", {"x": X, "y": Y}, 3, {"batch": 19})
+    first, second = ([reader.batch(5 * epoch + i) for i in range(5)] for epoch in range(2))
+    assert sorted(rows(first)) == sorted(rows(second)) == list(range(95))
+    assert rows(first) != rows(second)
+    assert set(rows(list(reader.validation()))) == set(range(95, 100))
+    assert all((batch["x"][:, 0] == 2 * batch["y"]).all() for batch in first)
+
+
+def test_arrays_are_read_from_a_file(tmp_path: Path) -> None:
+    reader = make_reader("arrays", npz(tmp_path, x=X, y=Y), 3, {"batch": 19})
+    again = make_reader("arrays", {"x": X, "y": Y}, 3, {"batch": 19})
+    np.testing.assert_array_equal(reader.batch(7)["x"], again.batch(7)["x"])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X, "y": Y[:50]}, "one length; these have {'x': 100, 'y': 50}"),
+        ({"x": X, "y": 3}, "one length; these have {'x': 100, 'y': None}"),
+        ({"x": 2, "y": 3}, "one length"), ({}, "there are no arrays"),
+        ({"x": X[:4]}, "a batch of 4 does not fit 3 training rows"),
+        ({"x": X[:0]}, "a batch of 4 does not fit 0 training rows"),
+        ({"x": np.array([object()] * 9)}, "cannot read arrays"),
+    ],
+)
+def test_arrays_that_make_no_batches_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FeedError) as refused:
+        make_reader("arrays", npz(tmp_path, **arrays), 0, {"batch": 4})
+    assert message in str(refused.value)
+
+
+def test_files_that_hold_no_arrays_are_refused(tmp_path: Path) -> None:
+    whole = npz(tmp_path, x=X, y=Y)
+    spoiled = {"cut": whole.read_bytes()[:500], "text": b"hello", "empty": b""}
+    for name, data in spoiled.items():
+        (tmp_path / name).write_bytes(data)
+    np.save(tmp_path / "one.npy", X)
+    for name in (*spoiled, "one.npy", "nowhere", "."):
+        with pytest.raises(FeedError, match="cannot read arrays from"):
+            make_reader("arrays", tmp_path / name, 0, {"batch": 4})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"batch": 4, "foo": 3}, "'foo'"), ({}, "'batch'")],
+)
+def test_a_reader_that_is_called_wrongly_says_so(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(FeedError, match=message):
+        make_reader("arrays", {"x": X}, 0, settings)
+
+
+def test_an_epoch_of_text_has_windows_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(bytes(range(250)))
+    reader = make_reader("text", path, 1, {"window": 10, "batch": 3})
+    batch = reader.batch(0)
+    np.testing.assert_array_equal(batch["tokens"] + 1, batch["targets"])
+    epoch = np.concatenate([reader.batch(step)["tokens"] for step in range(8)])[:22]
+    starts = np.sort(epoch[:, 0])
+    assert (np.diff(starts) == 10).all()
+    assert epoch.max() < 238
+    held = list(reader.validation())
+    assert min(batch["tokens"].min() for batch in held) >= 238
+
+
+@pytest.mark.parametrize("size", [0, 1, 20, 239])
+def test_a_text_that_is_too_short_says_what_is_needed(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"x" * size)
+    with pytest.raises(FeedError, match="a window of 10 needs at least 12"):
+        make_reader("text", path, 1, {"window": 10, "batch": 3})
