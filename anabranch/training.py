@@ -22,6 +22,7 @@ from anabranch.runtime import checkpoint
 from anabranch.runtime.data import Reader
 from anabranch.runtime.errors import RunError
 from anabranch.runtime.interrupts import deferred
+from anabranch.runtime.rows import Batch
 from anabranch.runtime.session import Session
 
 CHECKPOINT, TRACE, CURVE = "checkpoint.safetensors", "trace.json", "loss.csv"
@@ -159,19 +160,25 @@ def _save(session: Session, run: Run, curve: Curve, step: int) -> None:
 
 def validate(session: Session, reader: Reader, least: int = 100_000) -> tuple[float, int]:
     """(mean loss, targets scored) over held-out batches, at least `least` targets if there are."""
-    total, batches, each = 0.0, 0, _targets(reader)
-    for batch in reader.validation():
+    first = next(iter(_last(reader.batch(0)).shape), 1)  # rows of a batch
+    each = _targets(reader) // first
+    total, rows = 0.0, 0
+    for batch, number in reader.validation():
         results = session.step("eval", batch)
-        total += float(next(iter(results.values())))
-        batches += 1
-        if batches * each >= least:
+        total += number * float(next(iter(results.values())))
+        rows += number
+        if rows * each >= least:
             break
-    return (total / batches if batches else math.nan), batches * each
+    return (total / rows if rows else math.nan), rows * each
 
 
 def _targets(reader: Reader) -> int:
     """Elements of the last argument of a batch: what a loss is the mean over."""
-    return int(list(reader.batch(0).values())[-1].size)
+    return int(_last(reader.batch(0)).size)
+
+
+def _last(batch: Batch) -> Any:
+    return list(batch.values())[-1]
 
 
 def predicted_peak(plan: Plan, ranks: tuple[int, ...]) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.runtime.data import make_reader
 from anabranch.runtime.errors import FeedError
+from anabranch.runtime.rows import whole_batches
 
 X, Y = np.arange(200.0).reshape(100, 2), np.arange(100)
 
@@ -26,10 +27,34 @@ def rows(batches: list[dict[str, Any]]) -> list[int]:
 def test_an_epoch_of_arrays_has_every_training_row_once_and_none_that_is_held_out() -> None:
     reader = make_reader("arrays", {"x": X, "y": Y}, 3, {"batch": 19})
     first, second = ([reader.batch(5 * epoch + i) for i in range(5)] for epoch in range(2))
-    assert sorted(rows(first)) == sorted(rows(second)) == list(range(95))
+    held = [int(y) for batch, number in reader.validation() for y in batch["y"][:number]]
+    assert sorted(rows(first)) == sorted(rows(second)) == sorted({*range(100)} - {*held})
+    assert len(held) == 5
     assert rows(first) != rows(second)
-    assert set(rows(list(reader.validation()))) == set(range(95, 100))
     assert all((batch["x"][:, 0] == 2 * batch["y"]).all() for batch in first)
+
+
+def test_no_row_is_left_out_where_batches_do_not_fill_an_epoch() -> None:
+    reader = make_reader("arrays", {"x": X, "y": Y}, 0, {"batch": 32, "held": 0.2})
+    batches = rows([reader.batch(step) for step in range(5)])
+    assert sorted(batches[:80]) == sorted(batches[80:])
+    assert len({*batches}) == 80
+
+
+def test_which_rows_are_held_out_does_not_depend_on_the_seed_and_they_are_drawn() -> None:
+    held = [{*rows([b for b, _ in make_reader("arrays", {"y": Y}, seed, {"batch": 4, "held": 0.3})
+                    .validation()])} for seed in (0, 1, -7)]
+    assert held[0] == held[1] == held[2]
+    assert held[0] != {*range(70, 100)}
+
+
+@pytest.mark.parametrize(("count", "batch"), [(5, 19), (40, 64), (100, 7), (64, 64), (1, 12)])
+def test_a_mean_over_ragged_batches_is_the_mean_of_the_rows(count: int, batch: int) -> None:
+    values = np.random.default_rng(0).normal(size=count)
+    parts = [(values[numbers].mean(), number) for numbers, number in whole_batches(count, batch)]
+    assert all(len(numbers) == batch for numbers, _ in whole_batches(count, batch))
+    assert sum(number for _, number in parts) == count
+    np.testing.assert_allclose(sum(m * n for m, n in parts) / count, values.mean())
 
 
 def test_arrays_are_read_from_a_file(tmp_path: Path) -> None:
@@ -70,9 +95,10 @@ def test_files_that_hold_no_arrays_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"batch": 4, "foo": 3}, "'foo'"), ({}, "'batch'")],
+    [({"batch": 4, "foo": 3}, "'foo'"), ({}, "'batch'"), ({"batch": 0}, "at least one row"),
+     ({"batch": 4, "held": 1.5}, "not a part of the rows")],
 )
-def test_a_reader_that_is_called_wrongly_says_so(settings: dict[str, int], message: str) -> None:
+def test_a_reader_that_is_called_wrongly_says_so(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(FeedError, match=message):
         make_reader("arrays", {"x": X}, 0, settings)
 
@@ -87,8 +113,8 @@ def test_an_epoch_of_text_has_windows_side_by_side(tmp_path: Path) -> None:
     starts = np.sort(epoch[:, 0])
     assert (np.diff(starts) == 10).all()
     assert epoch.max() < 238
-    held = list(reader.validation())
-    assert min(batch["tokens"].min() for batch in held) >= 238
+    held = [batch["tokens"] for batch, _ in reader.validation()]
+    assert min(tokens.min() for tokens in held) >= 238
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 239])
