@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.expr import Expr
-from anabranch.ir.ops import Fused
+from anabranch.ir.ops import region_of
 from anabranch.ir.printer import print_expr, print_op
 
 
@@ -63,8 +63,9 @@ def _op(op: Op, twin: Op, twins: dict[Value, Value]) -> str:
         return "operands"
     if [r.type for r in op.results] != [r.type for r in twin.results]:
         return "types"
-    if isinstance(op, Fused) and isinstance(twin, Fused):
-        inside = _block(op.region, twin.region, dict(twins))
+    region, other = region_of(op), region_of(twin)
+    if region is not None and other is not None:
+        inside = _block(region, other, dict(twins))
         if inside:
             return f"region: {inside}"
     common = (a for a in ("loc", "stage", "recompute", *op.attributes) if a != "region")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc
 from anabranch.ir.expr import Call, Cast, Const, Expr, Origin, Rand, Read, Var
-from anabranch.ir.ops import Fused
+from anabranch.ir.ops import region_of
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import TensorType, is_float, itemsize
 
@@ -58,7 +58,8 @@ def _block(block: Block, numbers: Numbers) -> list[str]:
 
 def _op(op: Op, numbers: Numbers) -> list[str]:
     operands = ", ".join(numbers[v] for v in op.operands)
-    region = _block(op.region, numbers) if isinstance(op, Fused) else None
+    inside = region_of(op)
+    region = None if inside is None else _block(inside, numbers)
     for value in op.results:
         numbers[value] = f"%{len(numbers)}"
     results = ", ".join(numbers[v] for v in op.results) + (" = " if op.results else "")
@@ -117,6 +118,8 @@ def _attribute(value: object) -> str:
             return _layout(value)
         case str():
             return _string(value)
+        case bool():
+            return str(value).lower()
         case int():
             return str(value)
         case tuple():

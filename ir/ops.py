@@ -5,7 +5,8 @@
     Gradient   %dw: f32[8], %db: f32[] = gradient(%loss, %w, %b)
     Box        %y: f32[8, 4] @ {data: B} = box(%x)
     Transfer   %y: f32[16] = transfer(%x) {kind=all_gather, axis=data, ...}
-    Fused      %y: f32[8] = fused(%a, %b) { ... return %y }
+    Scan       %h: f32[8, 4] = scan[t < 8](%a = %x; %h.1) { ... return %h.2 }
+    Fused      %y: f32[8] = fused(%a = %x) { ... return %y }
     Return     return %loss; state %w.new -> "w"
 """
 
@@ -219,6 +220,56 @@ class Fused(Op):
                      loc=self.loc, stage=self.stage, recompute=self.recompute)
 
 
+class Scan(Op):
+    """A recurrence: computes that read one another at earlier places of one index, `variable`.
+
+    The region's arguments are the operands, in order, then a *history* for each result, which is
+    that result as far as it is known. The region has computes only and ends in `Return`, whose
+    operands are the results, in order. Every compute is a statement over whole tensors whose
+    result has a dimension of `variable` alone, of size `extent`; it is never reduced there.
+
+    For every place t of the variable, upward or, when `reverse`, downward: the computes in order,
+    each for its elements at t. A history is read at `t - k`, k >= 1 (`t + k` when reverse), with a
+    `pad` for where that is outside; a value of the region at t; an operand anywhere.
+    """
+
+    __slots__ = ("extent", "region", "reverse", "variable")
+    kind = "scan"
+    attributes: ClassVar[tuple[str, ...]] = ("variable", "extent", "reverse", "region")
+
+    def __init__(self, operands: Sequence[Value], region: Block, variable: str, extent: int,
+                 *, reverse: bool = False, names: Sequence[str] = (), loc: Loc = NOWHERE,
+                 stage: int = 0, recompute: int = 0) -> None:
+        self.region, self.variable = region, variable
+        self.extent, self.reverse = extent, reverse
+        last = region.last
+        assert isinstance(last, Return), "the region of a scan ends in return"
+        super().__init__(operands, [v.type for v in last.operands],
+                         names or [v.name for v in last.operands],
+                         loc=loc, stage=stage, recompute=recompute)
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The region's arguments that stand for the operands."""
+        return self.region.args[: len(self.operands)]
+
+    @property
+    def histories(self) -> list[Value]:
+        """The region's arguments that stand for the results, as far as they are known."""
+        return self.region.args[len(self.operands) :]
+
+    @property
+    def news(self) -> tuple[Value, ...]:
+        """The values of the region that are the results, in order."""
+        assert self.region.last is not None, "the region of a scan ends in return"
+        return self.region.last.operands
+
+    def clone(self, operands: Sequence[Value]) -> Scan:
+        return Scan(operands, clone_block(self.region), self.variable, self.extent,
+                    reverse=self.reverse, names=[r.name for r in self.results],
+                    loc=self.loc, stage=self.stage, recompute=self.recompute)
+
+
 class Return(Op):
     """Ends a block. The last `len(states)` operands are the next values of the named states."""
 
@@ -243,6 +294,11 @@ class Return(Op):
     def clone(self, operands: Sequence[Value]) -> Return:
         return Return(operands, self.states, loc=self.loc, stage=self.stage,
                       recompute=self.recompute)
+
+
+def region_of(op: Op) -> Block | None:
+    """The block inside of an op, if its kind has one."""
+    return op.region if isinstance(op, Fused | Scan) else None
 
 
 def clone_block(block: Block) -> Block:

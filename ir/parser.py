@@ -19,7 +19,7 @@ from anabranch.ir.core import Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, Note, Span, nearest
 from anabranch.ir.expr_parser import Line, Operands, Tokens, right_side
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Box, Compute, Fused, Gradient, Pin, Return, Transfer
+from anabranch.ir.ops import Box, Compute, Fused, Gradient, Pin, Return, Scan, Transfer
 from anabranch.ir.sbp import PARTIAL_OPS, B, Layout, P, S, Sbp
 from anabranch.ir.types import DTYPES, TensorType, tensor
 
@@ -42,6 +42,7 @@ STATEMENT = re.compile(r"(\w+)\(([^()]*)\)$")
 PIN = re.compile(rf"pin\(({NAME}), ({FIELDS})\)$")
 RETURN = re.compile(r"return ?([^;]*?)(?:; state (.*))?$")
 UPDATE = re.compile(rf'"([\w.]+)": ({NAME})(?:, |$)')
+SCAN = re.compile(r"scan\[([^\W\d][\w.]*) < (\d+)(, reverse)?\]\(([^;()]*); ([^;()]*)\)$")
 REGION_ARGUMENT = re.compile(rf"({NAME}) = ({NAME})(?:, |$)")
 
 
@@ -312,12 +313,12 @@ def _op(statement: _Statement, lines: Iterator[Line]) -> Op:
         return _compute(statement)
     word = re.match(r"\w*", code)
     name = word[0] if word else ""
-    if name == Fused.kind:
-        return _fused(statement, lines)
+    if name in _REGIONS:
+        return _REGIONS[name](statement, lines)
     if name not in _KINDS:
         raise statement.fault(
             f"expected '[' and a right side, or an op kind, found '{name or code[:1]}'",
-            nearest(name, [*_KINDS, Fused.kind]))
+            nearest(name, [*_KINDS, *_REGIONS]))
     if statement.opens:
         raise statement.fault(f"'{name}' has no region")
     return _KINDS[name](statement)
@@ -427,21 +428,50 @@ def _transfer(statement: _Statement) -> Transfer:
 
 
 def _fused(statement: _Statement, lines: Iterator[Line]) -> Fused:
-    line, scope = statement.line, statement.scope
     found = STATEMENT.match(statement.code)
     pairs = _sequence(REGION_ARGUMENT, found[2]) if found else None
     if pairs is None or not statement.opens:
         raise statement.fault("expected a region such as fused(%inside = %outside) {")
-    operands = [scope.value(pair[2], line) for pair in pairs]
     region = Block()
-    for pair, operand in zip(pairs, operands, strict=True):
-        scope.define(pair[1], region.add_arg(pair[1][1:], operand.type), line)
-    _block(region, scope, lines, line)
-    if not isinstance(region.last, Return):
-        raise statement.fault("the region does not end in 'return'")
+    operands = _stand_ins(region, pairs, statement)
+    _region(region, statement, lines)
     op = Fused(operands, region, **statement.common)
     statement.check_types([r.type for r in op.results])
     return op
+
+
+def _scan(statement: _Statement, lines: Iterator[Line]) -> Scan:
+    found = SCAN.match(statement.code)
+    pairs = _sequence(REGION_ARGUMENT, found[4]) if found else None
+    if found is None or pairs is None or not statement.opens:
+        raise statement.fault("expected a region such as scan[t < 8](%in = %out; %history) {")
+    histories = found[5].split(", ") if found[5] else []
+    if len(histories) != len(statement.results):
+        raise statement.fault(f"expected a history for each of {len(statement.results)} results")
+    region = Block()
+    operands = _stand_ins(region, pairs, statement)
+    for name, (_, type) in zip(histories, statement.results, strict=True):
+        statement.scope.define(name, region.add_arg(name[1:], type), statement.line)
+    _region(region, statement, lines)
+    op = Scan(operands, region, found[1], int(found[2]), reverse=bool(found[3]),
+              **statement.common)
+    statement.check_types([r.type for r in op.results])
+    return op
+
+
+def _stand_ins(region: Block, pairs: list[re.Match[str]], statement: _Statement) -> list[Value]:
+    """Give the region its arguments for the values outside, which are returned."""
+    operands = [statement.scope.value(pair[2], statement.line) for pair in pairs]
+    for pair, operand in zip(pairs, operands, strict=True):
+        value = region.add_arg(pair[1][1:], operand.type)
+        statement.scope.define(pair[1], value, statement.line)
+    return operands
+
+
+def _region(region: Block, statement: _Statement, lines: Iterator[Line]) -> None:
+    _block(region, statement.scope, lines, statement.line)
+    if not isinstance(region.last, Return):
+        raise statement.fault("the region does not end in 'return'")
 
 
 def _return(statement: _Statement) -> Return:
@@ -457,4 +487,7 @@ def _return(statement: _Statement) -> Return:
 _KINDS: dict[str, Callable[[_Statement], Op]] = {
     Pin.kind: _pin, Gradient.kind: _gradient, Box.kind: _box, Transfer.kind: _transfer,
     Return.kind: _return,
+}
+_REGIONS: dict[str, Callable[[_Statement, Iterator[Line]], Op]] = {
+    Fused.kind: _fused, Scan.kind: _scan,
 }

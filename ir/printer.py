@@ -1,9 +1,10 @@
 """The text of the IR. All of it: `parser.parse_module` reads it back to an equal module.
 
-One line is one op, except that a fused region stands between braces. A statement looks like the
-mathematics, `%y: f32[8, 4] = [i, j] sum[k < 16](%a[i, k] * %b[k, j])`; then follow, where there are
-any, attributes in braces and, after two spaces and `//`, the origin `file:line:col path`. Extents
-of index variables are printed only where the type of the result does not give them.
+One line is one op, except that the region of a fused op or of a scan stands between braces. A
+statement looks like the mathematics, `%y: f32[8, 4] = [i, j] sum[k < 16](%a[i, k] * %b[k, j])`;
+then follow, where there are any, attributes in braces and, after two spaces and `//`, the origin
+`file:line:col path`. Extents of index variables are printed only where the type of the result does
+not give them.
 
 Operands of a compute are numbered in the order in which the line reads them. Where that is not so,
 an attribute `operands=(%b, %a)` lists them, and `#1[i]` reads by number what has no name of its
@@ -20,7 +21,7 @@ from typing import Any
 from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, Span
 from anabranch.ir.expr import Call, Cast, Const, Expr, Origin, Rand, Read, Var
-from anabranch.ir.ops import Box, Compute, Fused, Gradient, Pin, Return, Transfer
+from anabranch.ir.ops import Box, Compute, Fused, Gradient, Pin, Return, Scan, Transfer, region_of
 from anabranch.ir.types import DTYPES, is_float
 
 # primitive -> (sign, level): a higher level binds tighter; equal levels associate to the left,
@@ -125,9 +126,10 @@ def _lines(op: Op, names: Names, locations: bool, indent: str) -> list[str]:
     equals = " = " if results else ""
     tail = _attributes(op, own)
     loc = _location(op.loc) if locations and op.loc is not NOWHERE else ""
-    if not isinstance(op, Fused):
+    region = region_of(op)
+    if region is None:
         return [f"{indent}{results}{equals}{statement}{tail}{loc}"]
-    inner = _body(op.region, names, locations, indent + "  ")
+    inner = _body(region, names, locations, indent + "  ")
     return [f"{indent}{results}{equals}{statement}{tail} {{{loc}", *inner, f"{indent}}}"]
 
 
@@ -190,8 +192,19 @@ def _transfer(op: Transfer, names: Names) -> Statement:
 
 def _fused(op: Fused, names: Names) -> Statement:
     """`fused(%inside = %outside)` names the region's arguments next to what they stand for."""
-    pairs = zip(op.region.args, op.operands, strict=False)
-    return f"fused({', '.join(f'{names[a]} = {names[v]}' for a, v in pairs)})", {}
+    return f"fused({_pairs(op.region.args, op.operands, names)})", {}
+
+
+def _scan(op: Scan, names: Names) -> Statement:
+    """`scan[t < 8, reverse](%inside = %outside; %history)`."""
+    head = f"scan[{op.variable} < {op.extent}{', reverse' if op.reverse else ''}]"
+    inside = _pairs(op.inputs, op.operands, names)
+    return f"{head}({inside}; {_values(op.histories, names)})", {}
+
+
+def _pairs(inside: Sequence[Value], outside: Sequence[Value], names: Names) -> str:
+    pairs = zip(inside, outside, strict=False)
+    return ", ".join(f"{names[a]} = {names[v]}" for a, v in pairs)
 
 
 def _return(op: Return, names: Names) -> Statement:
@@ -205,7 +218,7 @@ def _return(op: Return, names: Names) -> Statement:
 
 _STATEMENTS: dict[type[Op], Callable[[Any, Names], Statement]] = {
     Compute: _compute, Pin: _pin, Gradient: _gradient, Box: _box, Transfer: _transfer,
-    Fused: _fused, Return: _return,
+    Fused: _fused, Scan: _scan, Return: _return,
 }
 
 

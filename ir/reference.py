@@ -43,8 +43,9 @@ from anabranch.ir.expr import (
     variables,
 )
 from anabranch.ir.index import Affine, affine, scatter_places
-from anabranch.ir.ops import Box, Compute, Fused, Pin, Return, identity
+from anabranch.ir.ops import Box, Compute, Fused, Pin, Return, Scan, identity
 from anabranch.ir.philox import normal, uniform
+from anabranch.ir.recurrence import scan_axis, statements
 from anabranch.ir.scalar import PRIMITIVES, dtype_of
 from anabranch.ir.types import is_float
 
@@ -127,6 +128,8 @@ def evaluate_op(
                 return [operands[0]]
             case Fused():
                 return run_block(op.region, operands, double=double, micro=micro)
+            case Scan():
+                return _scan(op, operands, double, micro)
     raise CompilerBug(f"the reference evaluator cannot run '{op.kind}': gradients must have been "
                       "expanded, and a transfer needs all ranks", op.loc)
 
@@ -166,11 +169,15 @@ class Space:
         return replace(self, bounds={**self.bounds, name: (start, stop)}, seen={})
 
 
-def _compute(op: Compute, operands: Sequence[Array], double: bool, micro: int) -> Array:
+def _space(op: Compute, operands: Sequence[Array], double: bool, micro: int) -> Space:
     extents = op.extents
     order = (*op.result_vars, *op.reduced)
-    space = Space({v: (0, extents[v]) for v in order}, operands,
-                  tuple(v.type.dtype for v in op.operands), double, micro, op.loc)
+    return Space({v: (0, extents[v]) for v in order}, operands,
+                 tuple(v.type.dtype for v in op.operands), double, micro, op.loc)
+
+
+def _compute(op: Compute, operands: Sequence[Array], double: bool, micro: int) -> Array:
+    space = _space(op, operands, double, micro)
     places, rest = scatter_places(op) if op.reduce in COMBINE else ({}, [])
     values = _scatter(op, places, rest, space) if places else _over(op, space)
     return convert(values, op.result.type.dtype, double).reshape(op.result.type.shape)
@@ -206,6 +213,25 @@ def _halves(op: Compute, space: Space, name: str) -> Array:
     if name in op.result_vars:
         return np.concatenate((low, high), axis=op.result_vars.index(name))
     return np.asarray(COMBINE[op.reduce](low, high))
+
+
+# --- recurrences -----------------------------------------------------------------------------
+
+
+def _scan(scan: Scan, operands: Sequence[Array], double: bool, micro: int) -> list[Array]:
+    """Place after place, every statement for its elements there; a history is its result."""
+    made = {op.result: np.zeros(op.result.type.shape, held(op.result.type.dtype, double))
+            for op in statements(scan)}
+    results = [made[value] for value in scan.news]
+    env = {**made, **dict(zip(scan.region.args, (*operands, *results), strict=True))}
+    places = range(scan.extent)
+    for place in reversed(places) if scan.reverse else places:
+        for op in statements(scan):
+            space = _space(op, [env[v] for v in op.operands], double, micro)
+            values = _over(op, space.cut(scan.variable, place, place + 1))
+            at = np.moveaxis(made[op.result], scan_axis(op, scan.variable), 0)[place, ...]
+            at[...] = convert(values, op.result.type.dtype, double).reshape(at.shape)
+    return results
 
 
 # --- reductions ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
-from anabranch.ir.ops import Fused, Return, Transfer, clone_block
+from anabranch.ir.ops import Return, Transfer, clone_block, region_of
 
 Rule = Callable[[Op], Sequence[Value] | None]
 
@@ -35,7 +35,7 @@ def replace(op: Op, values: Sequence[Value]) -> None:
 
 
 def dce(function: Function) -> int:
-    """Erase what nothing reads, also inside of fused regions; the number of ops erased."""
+    """Erase what nothing reads, also inside of regions; the number of ops erased."""
     return _sweep(function.body)
 
 
@@ -45,8 +45,8 @@ def _sweep(block: Block) -> int:
         if is_dead(op):
             op.erase()
             erased += 1
-        elif isinstance(op, Fused):
-            erased += _sweep(op.region)
+        elif (region := region_of(op)) is not None:
+            erased += _sweep(region)
     return erased
 
 
@@ -70,7 +70,7 @@ def rewrite(function: Function, rules: Sequence[Rule]) -> int:
 
     A rule looks at an op and returns what its results are to be replaced by, having inserted new
     ops right before it, or None. After a replacement the new ops, the users of the results and the
-    ops that lost a user are looked at again; ops that are dead by then are erased. Ops of fused
+    ops that lost a user are looked at again; ops that are dead by then are erased. Ops of
     regions are left alone.
     """
     work = _Worklist(function.body)

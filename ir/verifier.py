@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from anabranch.ir import recurrence
 from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, CompilerBug
 from anabranch.ir.expr_parser import WORDS
@@ -28,7 +29,9 @@ from anabranch.ir.ops import (
     Gradient,
     Pin,
     Return,
+    Scan,
     Transfer,
+    region_of,
 )
 from anabranch.ir.printer import print_module, print_op
 from anabranch.ir.sbp import PARTIAL_OPS, Layout
@@ -120,8 +123,11 @@ class _Check:
         for rule in rules.get(type(op), (_illegal_here,)):
             if found := rule(self, op):
                 raise self.fail(found, op)
-        if isinstance(op, Fused):
-            self.block(op.region, _REGION_RULES)
+        if (region := region_of(op)) is not None:
+            self.stages.update(dict.fromkeys(region.args, op.stage))
+            self.block(region, _REGION_RULES[self.module.phase])
+        if isinstance(op, Scan) and (found := recurrence.fault(op)):
+            raise self.fail(found, op)
         for value in op.results:
             self.uses[value] = 0
             self.stages[value] = op.stage
@@ -440,15 +446,17 @@ RULES: tuple[tuple[tuple[str, ...], type[Op] | None, tuple[OpRule, ...]], ...] =
     (PHASES, None, (_operands, _results, _common)),
     (PHASES, Compute, (_ranges, _shape, _reduction, _expressions)),
     (PHASES, Return, (_return,)),
+    (PHASES, Scan, ()),  # what holds of it is asked after its region
     (("global",), Pin, (_pin,)),
     (("global",), Gradient, (_gradient,)),
     (PLANNED, Compute, (_together,)),
+    (PLANNED, Scan, (_together,)),
     (PLANNED, Box, (_box,)),
     (("boxed",), Box, (_step,)),
     (PER_RANK, Transfer, (_transfer,)),
     (("fused",), Fused, (_fused,)),
 )
-KINDS: tuple[type[Op], ...] = (Compute, Pin, Gradient, Box, Transfer, Fused, Return)
+KINDS: tuple[type[Op], ...] = (Compute, Pin, Gradient, Box, Transfer, Fused, Scan, Return)
 
 
 def _rules(phase: str) -> dict[type[Op], tuple[OpRule, ...]]:
@@ -462,7 +470,9 @@ def _rules(phase: str) -> dict[type[Op], tuple[OpRule, ...]]:
 
 
 _TOP_RULES = {phase: _rules(phase) for phase in PHASES}
-_REGION_RULES: dict[type[Op], tuple[OpRule, ...]] = {
-    Compute: _TOP_RULES["fused"][Compute],
-    Return: (_operands, _results, _common, _region_return),
+_REGION_RULES: dict[str, dict[type[Op], tuple[OpRule, ...]]] = {
+    phase: {
+        Compute: _TOP_RULES[phase][Compute],
+        Return: (_operands, _results, _common, _region_return),
+    } for phase in PHASES
 }

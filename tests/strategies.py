@@ -2,6 +2,7 @@
 
     @given(modules("sbp"))        any module that the verifier accepts
     @given(statements())          a function of computes only, whose every read is inside or padded
+    @given(recurrences())         a function of one scan
     arrays(function, seed)        arguments for it
 
 Reads stay inside of their operands, are padded, or are checked indirect ones, so that a reference
@@ -37,7 +38,7 @@ from anabranch.ir.expr import (
     where,
 )
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import REDUCTIONS, Box, Compute, Fused, Gradient, Pin, Return, Transfer
+from anabranch.ir.ops import REDUCTIONS, Box, Compute, Fused, Gradient, Pin, Return, Scan, Transfer
 from anabranch.ir.reference import held
 from anabranch.ir.sbp import PARTIAL_OPS, B, Layout, P, S, Sbp
 from anabranch.ir.scalar import PRIMITIVES
@@ -90,6 +91,11 @@ def statements() -> st.SearchStrategy[Function]:
     return st.composite(_statements)()
 
 
+def recurrences() -> st.SearchStrategy[Function]:
+    """A function of one scan, of which it returns all results."""
+    return st.composite(_recurrence)()
+
+
 def arrays(function: Function, seed: int) -> list[np.ndarray[Any, Any]]:
     """Small numbers for the arguments, integers (so that they may serve as indices) and halves."""
     random = np.random.default_rng(seed)
@@ -117,6 +123,14 @@ def _statements(draw: Any) -> Function:
     for _ in range(draw(st.integers(1, 4))):
         scope.append(block.append(writer.compute(scope, 0)).result)
     block.append(Return(scope[len(block.args) :]))
+    return writer.made
+
+
+def _recurrence(draw: Any) -> Function:
+    writer = _Writer(draw, "global", Mesh(), Function("f"))
+    writer.arguments()
+    scan = writer.made.body.append(writer.scan(list(writer.made.body.args)))
+    writer.made.body.append(Return(scan.results))
     return writer.made
 
 
@@ -199,6 +213,8 @@ class _Writer:
         other = {"global": (self.pin_op, self.gradient), "sbp": (self.box,),
                  "boxed": (self.step, self.move), "local": (self.transfer,),
                  "fused": (self.transfer, self.fused)}[self.phase]
+        if self.chance(10):
+            return self.scan()
         if self.chance(40):
             made = self.some(other)()
             if made is not None:
@@ -277,6 +293,30 @@ class _Writer:
         region.append(Return(results))
         return Fused(operands, region, **self.common())
 
+    def scan(self, scope: list[Value] | None = None) -> Scan:
+        """A recurrence over `t`, whose statements have it in front."""
+        stage = self.draw(self.any_stage()) if scope is None else 0
+        scope = self.local_scope(stage) if scope is None else scope
+        extent, reverse = self.draw(SIZES), self.chance(30)
+        operands = self.draw(st.lists(st.sampled_from(scope), min_size=1, max_size=2))
+        reductions = [self.some(("", *REDUCTIONS)) for _ in range(self.draw(st.integers(1, 2)))]
+        kinds = [(reduce, *self.dtypes(reduce)) for reduce in reductions]
+        types = [self.typed(d, (extent, *self.draw(shapes(1)))) for _, d, _ in kinds]
+        region = Block([(self.draw(NAMES), v.type) for v in operands])
+        inside = list(region.args)
+        histories = [region.add_arg(self.draw(NAMES), type) for type in types]
+        back = integer(self.some((1, 2)))
+        places = dict.fromkeys(histories, (add if reverse else sub)(Var("t"), back))
+        for type, (reduce, _, body) in zip(types, kinds, strict=True):
+            ranges = list(zip("tj", type.shape, strict=False))
+            dims = [(name,) for name, _ in ranges]
+            sources = [*inside, *places]
+            op = region.append(self.statement(sources, stage, ranges, dims, reduce, type.dtype,
+                                              body, type.layout, places))
+            places[op.result] = Var("t")
+        region.append(Return([v for v in places if v not in histories]))
+        return Scan(operands, region, "t", extent, reverse=reverse, **self.common(stage))
+
     # Computes
 
     def compute(self, scope: list[Value], stage: int) -> Compute:
@@ -284,14 +324,20 @@ class _Writer:
         ranges = [(name, self.draw(SIZES)) for name in names[: self.draw(st.integers(0, 3))]]
         dims = self.dimensions([name for name, _ in ranges])
         reduce = self.some(("", "", *REDUCTIONS))
+        layout = self.draw(layouts(self.mesh.inner, len(dims))) if self.planned else None
+        return self.statement(scope, stage, ranges, dims, reduce, *self.dtypes(reduce), layout, {})
+
+    def statement(self, scope: list[Value], stage: int, ranges: list[tuple[str, int]],
+                  dims: list[tuple[str, ...]], reduce: str, dtype: str, body_dtype: str,
+                  layout: Layout | None, places: dict[Value, Expr]) -> Compute:
+        """A compute of this form; `places` fixes the first subscript of what a scan makes."""
+        free = [name for name in VARIABLES if name not in dict(ranges)]
         one = reduce in ("argmax", "argmin")
         count = self.draw(st.integers(1, 1 if one else 2)) if reduce else 0
-        reduced = [(name, self.draw(SIZES)) for name in names[5 : 5 + count]]
-        text = _Expressions(self, scope, dict([*ranges, *reduced]))
-        dtype, body_dtype = self.dtypes(reduce)
+        reduced = [(name, self.draw(SIZES)) for name in free[-count:] if count]
+        text = _Expressions(self, scope, dict([*ranges, *reduced]), places=places)
         guard = text.expr("bool", 2) if reduce and self.chance(40) else None
         body = text.expr(body_dtype, 3)
-        layout = self.draw(layouts(self.mesh.inner, len(dims))) if self.planned else None
         return Compute(
             text.operands, dtype, [*ranges, *reduced], dims, body, reduce=reduce,
             reduced=[name for name, _ in reduced], guard=guard, layout=layout,
@@ -362,6 +408,7 @@ class _Expressions:
     scope: list[Value]
     extents: dict[str, int]
     operands: list[Value] = field(default_factory=list)
+    places: dict[Value, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.scope and self.writer.chance(10):  # an operand that is perhaps not read
@@ -434,6 +481,8 @@ class _Expressions:
         value = self.some(candidates)
         number = self.number(value)
         places = [self.subscript(size, depth) for size in value.type.shape]
+        if (fixed := self.places.get(value)) is not None:
+            places[0] = fixed, isinstance(fixed, Var)
         inside = all(known for _, known in places)
         pad = None
         if not inside or self.writer.chance(30):

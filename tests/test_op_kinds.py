@@ -93,6 +93,22 @@ func @f(%x: f32[8]) {
 }
 """,
     ),
+    "scan": (
+        {"global", "sbp", "boxed", "local", "fused"},
+        """\
+module phase=global
+
+func @f(%x: f32[8, 16], %w: f32[16, 16]) {
+  %h: f32[8, 16], %c: f32[8, 16] = scan[t < 8, reverse](%a = %x, %b = %w; %h.1, %c.1) {stage=1} {
+    %p: f32[8, 16] = [t, i] sum[k < 16](%h.1[t + 1, k, pad=0.0] * %b[k, i]) {stage=1}
+    %c.2: f32[8, 16] = [t, i] %p[t, i] + %c.1[t + 2, i, pad=1.0] {stage=1}
+    %h.2: f32[8, 16] = [t, i] %a[t, i] + %c.2[t, i] {stage=1}
+    return %h.2, %c.2 {stage=1}
+  }
+  return %h, %c
+}
+""",
+    ),
     "return": (
         {"global", "sbp", "boxed", "local", "fused"},
         """\
