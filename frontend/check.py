@@ -99,9 +99,18 @@ class _Names:
                 if not isinstance(value, Kind | Model) and not is_dtype(name, self.scope):
                     self.found.add(f"'{name}' is not a type", type_.span,
                                    help=nearest(name, self.scope.visible()))
+            case s.Binary("|", left, right):
+                self.alternative(left, known)
+                self.alternative(right, known)
             case s.Number() | s.String() | s.Layout() | s.Binary():
                 self.found.add("this is not a type", type_.span,
                                help="as in f32[N, 4], T[*I], int, Key, [f32[N]]")
+
+    def alternative(self, type_: s.Expr, known: Names) -> None:
+        if isinstance(type_, s.Index):
+            self.found.add("a choice of types is of values known when compiling, and this is a "
+                           "tensor", type_.span, help="a tensor may be left out: x: T[N] = None")
+        self.type(type_, known)
 
     def dimension(self, item: s.Expr, known: Names) -> None:
         for each in s.walk(item):

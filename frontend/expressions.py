@@ -168,6 +168,9 @@ def _binary(node: s.Binary, frame: Frame) -> object:
         return left if truth(left, node.left.span) == (node.op == "or") else evaluate(
             node.right, frame)
     right = evaluate(node.right, frame)
+    if node.op == "|":
+        raise fail("'|' stands between types, as in int | [int]", node.span,
+                   help="conditions are joined with 'or'")
     if node.op in ("and", "or"):
         return combine(node.op, [left, right], frame, node.span)
     if node.op == "@":

@@ -39,7 +39,7 @@ SIGNS = (
         'a text ends on its line, or at \'"""\' if it begins so',
     ),
     Phrase(r"&&?", "'{0}' is not an operator", "write 'and'"),
-    Phrase(r"\|\|?", "'{0}' is not an operator", "write 'or'"),
+    Phrase(r"\|\|", "'||' is not an operator", "write 'or'"),
     Phrase(r"[!~]", "'{0}' is not an operator", "write 'not'"),
     Phrase(r"\^", "'^' is not an operator", "a power is written '**'"),
     Phrase(r"\?", "'?' is not an operator", "a choice is written 'a if condition else b'"),

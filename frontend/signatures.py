@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from anabranch.frontend import syntax as s
 from anabranch.frontend.evaluate import Frame, certain, evaluate
 from anabranch.frontend.expressions import fitting
+from anabranch.frontend.unparse import format_expression
 from anabranch.frontend.values import (
     FULL,
     MISSING,
@@ -31,7 +32,7 @@ from anabranch.frontend.values import (
     describe,
     weak,
 )
-from anabranch.ir.diagnostics import Note, Span, fail, nearest
+from anabranch.ir.diagnostics import Note, Span, UserError, fail, nearest
 from anabranch.ir.expr import integer
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import category, tensor
@@ -167,6 +168,8 @@ def _accepted(param: s.Param, argument: Argument, binding: Binding) -> object:
             return _scalar(head, value, what, argument.span, binding)
         case s.List((inner,)):
             return _list(inner, param, argument, binding)
+        case s.Binary("|"):
+            return _one_of(type_, param, argument, binding)
         case s.Name(head):
             return _compile_time(head, value, what, argument.span, type_.span, binding)
     raise fail("this is not a type", type_.span,
@@ -358,6 +361,34 @@ def _list(inner: s.Expr, param: s.Param, argument: Argument, binding: Binding) -
         raise fail(f"{what} is a list, not {describe(argument.value)}", argument.span)
     one = s.Param(param.name, inner, None, span=param.span)
     return [_accepted(one, Argument(v, argument.span), binding) for v in argument.value]
+
+
+def alternatives(type_: s.Expr) -> list[s.Expr]:
+    """The types of `A | B`, in order."""
+    match type_:
+        case s.Binary("|", left, right):
+            return [*alternatives(left), *alternatives(right)]
+    return [type_]
+
+
+def _one_of(
+    union: s.Binary, param: s.Param, argument: Argument, binding: Binding
+) -> object:
+    """The value as the first of several types that it fits."""
+    types = alternatives(union)
+    for type_ in types:
+        if isinstance(type_, s.Constant) and type_.value is None:
+            if argument.value is None:
+                return None
+            continue
+        try:
+            return _accepted(s.Param(param.name, type_, None, span=param.span), argument, binding)
+        except UserError:
+            continue
+    *most, last = map(format_expression, types)
+    raise fail(f"'{param.name}' of '{binding.owner}' is {', '.join(most)} or {last}, not "
+               f"{describe(argument.value)}", argument.span,
+               Note("it is declared here", union.span))
 
 
 def _compile_time(

@@ -101,7 +101,7 @@ class Unary(Node):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Node):
-    """`+ - * / // % ** @ and or`."""
+    """`+ - * / // % ** @ and or`, and `|` between types."""
 
     op: str
     left: Expr

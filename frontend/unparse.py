@@ -15,11 +15,12 @@ from anabranch.frontend import syntax as s
 INDENT = "    "
 
 # How tightly a form binds, as in the grammar; an operand that binds less tightly is parenthesised.
-_ANY, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _POWER, _POSTFIX = range(10)
+_ANY, _OR, _AND, _NOT, _COMPARE, _UNION, _SUM, _PRODUCT, _SIGN, _POWER, _POSTFIX = range(11)
 
 _BINARY = {
     "or": (_OR, _OR, _AND),  # the level of the whole, of its left and of its right operand
     "and": (_AND, _AND, _NOT),
+    "|": (_UNION, _UNION, _SUM),
     **dict.fromkeys(("+", "-"), (_SUM, _SUM, _PRODUCT)),
     **dict.fromkeys(("*", "/", "//", "%", "@"), (_PRODUCT, _PRODUCT, _SIGN)),
     "**": (_POWER, _POSTFIX, _SIGN),
@@ -155,7 +156,7 @@ def _(node: s.Binary) -> str:
 
 @_text.register
 def _(node: s.Compare) -> str:
-    first, *rest = (format_expression(operand, _SUM) for operand in node.operands)
+    first, *rest = (format_expression(operand, _UNION) for operand in node.operands)
     return first + "".join(f" {op} {right}" for op, right in zip(node.ops, rest, strict=True))
 
 

@@ -29,6 +29,16 @@ train {model}:
 '''
 
 
+def test_a_parameter_may_have_one_of_several_types() -> None:
+    source = program("""
+        def width(size: int | [int] | str | None = None, base=0):
+            return sum(size) if size not in [None, 3, "all"] else 9
+        def f(x: f32[N]) -> f32[4]:
+            return f32(stack([width(), width(3), width("all"), width([1, 2])]))
+    """)
+    assert list(call(source, "f", x=np.zeros(1, np.float32))) == [9, 9, 9, 3]
+
+
 def initial(training, seed=0):
     function = training.module.functions["init"]
     given = [np.int64(seed) if a.role == "seed" else np.zeros(a.value.type.shape, np.float32)

@@ -61,7 +61,7 @@ item = st.one_of(
     node(s.Guard, element, exprs),
     node(s.Slice, optional(exprs), optional(exprs), optional(exprs)),
 )
-operators = st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "@", "and", "or"])
+operators = st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "@", "|", "and", "or"])
 comparators = st.sampled_from(["<", "==", "not in", "in", "is", "is not", ">="])
 clauses = several(node(s.Clause, targets, exprs, several(exprs, most=2)), 1, 2)
 

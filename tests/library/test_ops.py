@@ -19,7 +19,8 @@ from anabranch.ir.diagnostics import UserError
 from anabranch.ir.reference import evaluate
 from anabranch.lowering.differentiate import differentiate
 from anabranch.trials import small
-from tests.library.examples import EXAMPLES, Example
+from tests.library.example import Example
+from tests.library.examples import EXAMPLES
 from tests.library.ops import FILES, OPS, op, stepped
 
 
