@@ -128,6 +128,18 @@ class Fetches:
             )
         return results
 
+    def check_copies(self, pieces: list[Piece]) -> None:
+        """Ranks that hold the same part of a result hold the same bytes."""
+        seen: dict[object, Piece] = {}
+        for piece in pieces:
+            register = self._registers[piece.register]
+            place = piece.port, piece.index, register.origin, register.local
+            first = seen.setdefault(place, piece)
+            if first.data.tobytes() != piece.data.tobytes():
+                ranks = sorted((self._registers[first.register].rank, register.rank))
+                raise RunError(f"ranks {ranks[0]} and {ranks[1]} have different copies of the "
+                               f"result '{self._ports[piece.port].name}'")
+
     def _join(self, pieces: list[Piece], dtype: str, shape: tuple[int, ...]) -> Array:
         """Tokens of one step that cover the same rectangle are stacked along a new axis."""
         moving = any(any(self._registers[p.register].advance) for p in pieces)

@@ -339,6 +339,8 @@ class _Run:
             pieces = fetches.take(step)
         if fetches.need_peers:
             pieces = [p for own in self._session._world.exchange(pieces) for p in own]
+        if self._session._canaries:
+            fetches.check_copies(pieces)
         return fetches.assemble(pieces)
 
     def _drain(self) -> None:

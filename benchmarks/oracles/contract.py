@@ -1,0 +1,105 @@
+"""What an adapter is: one operator of an oracle, written as a program of ours.
+
+    @adapter("nn.functional.layer_norm")
+    def _(x, shape, weight=None, bias=None, eps=1e-5):
+        return f"layer_norm({x}, {weight}, {bias}, eps={eps})"
+
+It takes what torch's function takes. Tensors come as `Operand`s, which print as their names;
+numbers, lists and None print as they are in the language. It returns an expression, or statements
+with a last line `return ...`. `Unsupported` says why a sample has no meaning for the library: it
+counts as refused, with that message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+Adapter = Callable[..., str]
+
+_adapters: dict[str, Adapter] = {}
+_nodes: dict[str, Adapter] = {}
+
+ADAPTERS: Mapping[str, Adapter] = MappingProxyType(_adapters)
+"""By the name of torch's OpInfo, with its variant: "max.binary"."""
+
+NODES: Mapping[str, Adapter] = MappingProxyType(_nodes)
+"""By the type of ONNX's operator. A node adapter takes the inputs and the attributes of a node."""
+
+
+class Unsupported(Exception):
+    """Why a sample has no meaning for the library, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor of a sample. It prints as its name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    value: Any
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in ("f64", "f32", "f16", "bf16")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def adapter(*names: str) -> Callable[[Adapter], Adapter]:
+    """Register an adapter under names of OpInfo."""
+    return _register(_adapters, names)
+
+
+def node(*types: str) -> Callable[[Adapter], Adapter]:
+    """Register an adapter under types of ONNX's operators."""
+    return _register(_nodes, types)
+
+
+def _register(table: dict[str, Adapter], names: tuple[str, ...]) -> Callable[[Adapter], Adapter]:
+    def add(function: Adapter) -> Adapter:
+        for name in names:
+            if name in table:
+                raise ValueError(f"{name} has two adapters")
+            table[name] = function
+        return function
+
+    return add
+
+
+# ---- words that many adapters need
+
+
+def dtype_name(dtype: Any) -> str:
+    """The language's name of a dtype of torch or NumPy; raises where there is none."""
+    text = str(dtype).removeprefix("torch.")
+    letters = text.rstrip("0123456789")
+    name = {"float": "f", "int": "i", "uint": "u", "bfloat": "bf"}.get(letters, letters)
+    name += text[len(letters):]
+    if name not in ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"):
+        raise Unsupported(f"there is no dtype {text}")
+    return name
+
+
+def axes_of(dim: Any, ndim: int) -> list[int]:
+    """The axes that torch's `dim` names, none of them negative."""
+    dims = list(range(ndim)) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    return [d % max(1, ndim) for d in dims]
+
+
+def last(x: Operand, dim: int, function: str) -> str:
+    """A function of the last axis, applied along another."""
+    if x.ndim == 0 or dim % x.ndim == x.ndim - 1:
+        return function.format(x)
+    return f"transpose({function.format(f'transpose({x}, {dim}, -1)')}, {dim}, -1)"

@@ -1,0 +1,77 @@
+"""The harness itself: what it says of right and wrong programs, and of processes that are lost."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+
+from benchmarks.oracles import judge, pool, programs
+from benchmarks.oracles.cases import Case, Wanted
+from benchmarks.oracles.contract import Operand
+from benchmarks.oracles.placements import choices, placements, terms
+from benchmarks.oracles.pool import At, Job, Judged, Send
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+OPERANDS = (Operand("x0", (4, 3), "f32", X), Operand("x1", (3,), "f32", X[0]))
+
+
+def case(text: str, value: np.ndarray, dtype: str = "f32") -> Case:
+    return Case("a case", text, OPERANDS, (Wanted(value, dtype, 1e-6, 1e-6),))
+
+
+def test_every_argument_is_in_every_placement_beside_others() -> None:
+    found = list(placements(OPERANDS, 0, 12))
+    for place, operand in enumerate(OPERANDS):
+        assert {p.arguments[place][0] for p in found} == set(choices(operand))
+    assert len({p.arguments for p in found}) > 8
+    assert {p.mesh.ranks for p in found} == {2, 4}
+
+
+def test_terms_sum_to_the_whole_exactly() -> None:
+    parts = terms(X, (2, 3), np.random.default_rng(0))
+    np.testing.assert_array_equal(parts.sum((0, 1)), X)
+    assert (parts[0, 0] != X).any()
+
+
+def test_a_right_program_is_right_in_every_placement() -> None:
+    assert judge.judge(case("x0 * x1", X * X[0])).kind == "right"
+
+
+def test_a_wrong_number_a_wrong_shape_and_a_wrong_dtype_are_wrong() -> None:
+    off = X * X[0]
+    off[2, 1] += 1
+    assert "[2, 1]" in judge.judge(case("x0 * x1", off)).message
+    for wrong in (case("x0 * x1", off), case("x0", X[:2]), case("i64(x0)", X)):
+        assert judge.judge(wrong).kind == "wrong"
+
+
+def test_what_is_refused_has_a_message() -> None:
+    verdict = judge.judge(case("x0 @ x0", X))
+    assert verdict.kind == "refused"
+    assert verdict.message
+
+
+def test_a_program_says_how_its_arguments_lie() -> None:
+    laid = next(p for p in placements(OPERANDS, 0, 12) if p.arguments[0][0].kind == "P")
+    text = programs.text(case("x0 * x1", X), laid)
+    assert "x0 = to(sum(x0, axis=" in text
+    assert "P}" in text
+
+
+def lost(job: Job, send: Send) -> None:
+    """Three samples: the first kills its process, the second never ends, the third is right."""
+    for number in range(3):
+        if number not in job.known:
+            send(At(number, 1.0))
+            if number == 0:
+                os.abort()
+            if number == 1:
+                time.sleep(60)
+            send(Judged(number, judge.RIGHT))
+
+
+def test_a_process_that_dies_or_hangs_is_replaced_and_its_sample_blamed() -> None:
+    (job,) = pool.run([Job("none", "none")], lost, 1, 60.0)
+    assert [job.known[n].kind for n in range(3)] == ["crash", "hang", "right"]
