@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from anabranch.ir.diagnostics import UserError
     from anabranch.ir.plan import Plan
     from anabranch.session import Session
-    from anabranch.weights import load_weights
+    from anabranch.weights import Target, load_weights
 
 __version__ = "0.1.0"
-__all__ = ["Mesh", "Plan", "Session", "UserError", "compile", "load", "load_weights", "loads"]
+__all__ = ["Mesh", "Plan", "Session", "Target", "UserError", "compile", "load", "load_weights",
+           "loads"]
 
 _HOMES = {
     "Mesh": "api", "compile": "api", "load": "api", "loads": "api", "Plan": "ir.plan",
-    "Session": "session", "UserError": "ir.diagnostics", "load_weights": "weights",
+    "Session": "session", "UserError": "ir.diagnostics", "Target": "weights",
+    "load_weights": "weights",
 }  # fmt: skip
 
 

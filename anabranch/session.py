@@ -23,11 +23,12 @@ from typing import Any
 from anabranch import generation
 from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint, session
-from anabranch.runtime.arrays import Array, to_storage
-from anabranch.runtime.checkpoint import Progress, listed
-from anabranch.runtime.errors import FeedError, RunError
+from anabranch.runtime.arrays import Array
+from anabranch.runtime.checkpoint import Progress
+from anabranch.runtime.errors import RunError
 from anabranch.runtime.trace import Trace
 from anabranch.runtime.world import ThreadWorld, world_of_environment
+from anabranch.weights import Fit
 
 TRAIN, EVALUATE, INIT = "train", "eval", "init"
 
@@ -106,31 +107,12 @@ class Session:
     def load_state_dict(self, arrays: Mapping[str, Any], *, strict: bool = True) -> None:
         """Set states by dotted path; the optimizer's may be left out. Everything that is missing,
         unknown or of another shape is reported at once, before anything is set. Unless `strict`,
-        only shapes matter."""
-        ready, problems = self._fitted(arrays)
-        if strict:
-            needed = {s.name for s in self.plan.states if s.kind != "moment"}
-            problems += [f"missing: {name}" for name in sorted(needed - arrays.keys())]
-            known = {s.name for s in self.plan.states}
-            problems += [f"unknown: {name}" for name in sorted(arrays.keys() - known)]
-        if problems:
-            raise RunError(f"these weights do not fit the plan:\n{listed(problems)}")
-        self._running.load_states(ready)
-        self._unset -= ready.keys()
-
-    def _fitted(self, arrays: Mapping[str, Any]) -> tuple[dict[str, Array], list[str]]:
-        """The arrays that fit, and what is wrong with the others."""
-        ready, problems = {}, []
-        for state in self.plan.states:
-            value = self.plan.values[state.value]
-            if state.name in arrays:
-                array = _array(arrays[state.name])
-                try:
-                    to_storage(array, value.dtype, value.shape, state.name)
-                    ready[state.name] = array
-                except FeedError as error:
-                    problems.append(str(error))
-        return ready, problems
+        only shapes matter. Floats are converted to the dtype of the state, also to a shorter one;
+        on a mesh each rank takes its part."""
+        fit = Fit.of(self.plan, {name: _array(value) for name, value in arrays.items()})
+        fit.check(missing=strict, unknown=strict)
+        self._running.load_states(fit.ready)
+        self._unset -= fit.ready.keys()
 
     def save(self, path: str | PathLike[str]) -> None:
         """A checkpoint: all states and the number of steps done."""

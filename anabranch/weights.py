@@ -1,88 +1,319 @@
-"""Weights of other programs: files of named arrays, renamed to this program's paths.
+"""Weights of other programs: files of named arrays, renamed and laid out as this program has them.
 
-Reads safetensors (a file, or a folder of several), `.npz`, and torch's own files where torch is
-installed. bf16 comes as f32, since NumPy has none; half precision stays as it is.
+    weights = load_weights("model.safetensors", rename={
+        "encoder.layer.*.attention.self.query.weight": Target("blocks.*.qkv.weight", part=0),
+        "encoder.layer.*.attention.self.key.weight": Target("blocks.*.qkv.weight", part=1),
+        "encoder.layer.*.attention.self.value.weight": Target("blocks.*.qkv.weight", part=2),
+        "encoder.*": "*",
+        "pooler.*": None,
+    })
+    session.load_state_dict(weights)
+
+A row says where an array of the file goes: to a name, laid out anew (`Target`), to several places
+(a list), or nowhere (None). A `*` stands for any text, and those of the new name are those of the
+old one, in order. A name written out comes before patterns, a later pattern before earlier ones;
+what no row mentions keeps its name. Nothing is guessed: a row that no array needs, two arrays for
+one place, and a part that is lacking are reported, all at once.
+
+Floats come in the file's own dtype, but for bf16, which NumPy has not and f32 holds exactly; with
+`dtype` all of them are converted to that one. A session converts to the dtype of each state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from safetensors import SafetensorError, deserialize
 
-from anabranch.runtime.arrays import Array, widen
-from anabranch.runtime.errors import RunError
+from anabranch.ir.diagnostics import nearest
+from anabranch.ir.plan import Plan
+from anabranch.runtime.arrays import STORAGE, Array, narrow, to_storage, widen
+from anabranch.runtime.checkpoint import listed
+from anabranch.runtime.errors import FeedError, WeightError
+from anabranch.weight_files import read
 
-DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "BOOL": "?", "I64": "i8",
-          "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1"}
-TORCH = (".pt", ".pth", ".bin")
-
-Rename = Mapping[str, str | None] | Callable[[str], str | None]
-
-
-def load_weights(path: str | PathLike[str], rename: Rename | None = None) -> dict[str, Array]:
-    """The arrays of a file by name. `rename` gives new names, None to leave an array out; a
-    mapping keeps the names that it does not mention."""
-    found: dict[str, Array] = {}
-    for file in _files(Path(path)):
-        for old, array in _read(file):
-            new = _renamed(old, rename)
-            if new in found:
-                raise RunError(f"{file}: '{old}' would be '{new}', which another array is already")
-            if new is not None:
-                found[new] = array
-    return found
+FLOATS = ("f64", "f32", "f16", "bf16")
+INDEX = re.compile(r"\s*(?:(-?\d+)|(-?\d+)?\s*:\s*(-?\d+)?)\s*")
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob("*.safetensors"))
-    if not found:
-        raise RunError(f"there is no .safetensors file in {path}")
-    return found
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an array goes and what is done to it on the way, in the order of the fields.
+
+    `index` is a subscript of integers and slices, as in "0, :512"; `axes` are the old axes in
+    their new order; `shape` may have one -1; `order` says of which old block each block of axis 0
+    comes, all of one size: (0, 2, 3, 1) makes the gates of PyTorch's LSTM of those of ONNX. The
+    arrays that are `part` 0, 1, ... of one target are joined along `axis`.
+    """
+
+    name: str
+    index: str = ""
+    axes: tuple[int, ...] = ()
+    shape: tuple[int, ...] | None = None
+    order: tuple[int, ...] = ()
+    part: int | None = None
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        lists = (self.axes, self.order, self.shape or ())
+        right = isinstance(self.name, str) and isinstance(self.index, str) and all(
+            isinstance(each, tuple) and all(type(n) is int for n in each) for each in lists)
+        if not right or type(self.axis) is not int or not _is_part(self.part):
+            raise WeightError(f"{self} is no place for an array: 'index' is a text, 'axes', "
+                              "'shape' and 'order' are tuples of integers, 'part' counts from 0")
+
+    def laid_out(self, array: Array) -> Array:
+        """Raises `ValueError` or `IndexError` where the array does not allow it."""
+        if self.index:
+            array = np.asarray(array[_subscript(self.index)])
+        if self.axes:
+            array = array.transpose(self.axes)
+        if self.shape is not None:
+            array = array.reshape(self.shape)
+        if self.order:
+            array = _reordered(array, self.order)
+        return np.ascontiguousarray(array).reshape(array.shape)  # which makes 0-d arrays 1-d
 
 
-def _renamed(name: str, rename: Rename | None) -> str | None:
-    match rename:
-        case None:
-            return name
-        case Mapping():
-            return rename.get(name, name)
-        case _:
-            return rename(name)
+def _is_part(part: object) -> bool:
+    return part is None or (type(part) is int and part >= 0)
 
 
-def _read(path: Path) -> Iterator[tuple[str, Array]]:
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            yield from file.items()
-    elif path.suffix in TORCH:
-        yield from _read_torch(path)
-    else:
-        try:
-            entries = dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
-        except SafetensorError as error:
-            raise RunError(f"{path} is no safetensors file, or it is truncated: {error}") from error
-        for name in sorted(entries):
-            yield name, _decoded(entries[name], f"{path}: {name}")
+Row: TypeAlias = "str | Target | Sequence[str | Target] | None"
+Rename: TypeAlias = "Mapping[str, Row] | Callable[[str], Row]"
 
 
-def _decoded(entry: Mapping[str, Any], name: str) -> Array:
-    if entry["dtype"] not in DTYPES:
-        raise RunError(f"{name} is {entry['dtype']}, which cannot be read")
-    flat = np.frombuffer(entry["data"], np.dtype(DTYPES[entry["dtype"]]))
-    array = flat.reshape(entry["shape"])
-    return widen(array) if entry["dtype"] == "BF16" else array.copy()
+def load_weights(
+    path: str | PathLike[str], rename: Rename | None = None, *, dtype: str | None = None
+) -> dict[str, Array]:
+    """The arrays of a file by their new names. Reads safetensors (a file, or a folder of several),
+    `.npz`, torch's files of tensors where torch is installed, and the initialisers and constants of
+    ONNX files. Raises `WeightError`."""
+    if dtype is not None and dtype not in FLOATS:
+        raise WeightError(f"weights cannot be made '{dtype}'; there are {', '.join(FLOATS)}")
+    found = dict(read(Path(path)))
+    problems: list[str] = []
+    placed = list(_placed(found, rename, problems))
+    arrays = {} if problems else dict(_joined(placed, problems))
+    if problems:
+        raise WeightError(f"{path} cannot be renamed as the table says:\n{listed(problems)}")
+    return {name: _as_dtype(array, dtype) for name, array in arrays.items()}
 
 
-def _read_torch(path: Path) -> Iterator[tuple[str, Array]]:
-    import torch
+def read_table(path: str | PathLike[str]) -> dict[str, Row]:
+    """A rename table from a JSON file: rows as above, a `Target` as an object of its fields."""
+    try:
+        table = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise WeightError(f"{path} is no JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise WeightError(f"{path} is no rename table: an object from old names to new ones")
+    return {old: _row(row, f"{path}: '{old}'") for old, row in table.items()}
 
-    for name, value in torch.load(path, map_location="cpu", weights_only=True).items():
-        half = value.dtype == torch.bfloat16
-        yield name, (value.float() if half else value).detach().numpy()
+
+def _row(row: Any, place: str) -> Row:
+    match row:
+        case None | str():
+            return row
+        case list():
+            return [_target(_row(each, place), place) for each in row]
+        case dict():
+            return _object(row, place)
+    raise WeightError(f"{place} goes to {row!r}, which is no name, null, object or list of them")
+
+
+def _object(row: Mapping[str, Any], place: str) -> Target:
+    known = {field.name for field in fields(Target)}
+    for key in row.keys() - known:
+        raise WeightError(f"{place} has '{key}', which is none of {', '.join(sorted(known))}")
+    if not isinstance(row.get("name"), str):
+        raise WeightError(f"{place} has no 'name'")
+    settings: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    return Target(**settings)
+
+
+# ---- renaming
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An array of the file, laid out as its target says."""
+
+    old: str
+    target: Target
+    array: Array
+
+
+def _placed(
+    found: Mapping[str, Array], rename: Rename | None, problems: list[str]
+) -> Iterator[Placed]:
+    """Where everything goes; what cannot be, and rows without a use, are added to `problems`."""
+    table = Table.of(rename) if isinstance(rename, Mapping) else None
+    for old, array in found.items():
+        row = table.row(old) if table else rename(old) if callable(rename) else old
+        for target in _targets(row, old):
+            try:
+                yield Placed(old, target, target.laid_out(array))
+            except (ValueError, IndexError, TypeError) as error:
+                problems.append(f"'{old}' {list(array.shape)} as '{target.name}': {error}")
+    if table:
+        problems += [f"no array is called '{old}'; {nearest(old, found)}".removesuffix("; ")
+                     for old in table.without_match(found)]
+
+
+def _targets(row: Row, old: str) -> list[Target]:
+    if row is None:
+        return []
+    return [_target(each, old) for each in (row if isinstance(row, list | tuple) else [row])]
+
+
+def _target(row: Any, old: str) -> Target:
+    if isinstance(row, Target):
+        return row
+    if isinstance(row, str):
+        return Target(row)
+    raise WeightError(f"'{old}' goes to {row!r}, which is no name, Target or list of them")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of a rename table; those with a star, the last one first."""
+
+    rows: Mapping[str, Row]
+    patterns: Sequence[tuple[re.Pattern[str], str]]
+
+    @staticmethod
+    def of(rows: Mapping[str, Row]) -> Table:
+        return Table(rows, [(_pattern(old), old) for old in reversed([*rows]) if "*" in old])
+
+    def row(self, name: str) -> Row:
+        if name in self.rows:
+            return self.rows[name]
+        for pattern, old in self.patterns:
+            if match := pattern.fullmatch(name):
+                return _filled(self.rows[old], old, match.groups())
+        return name
+
+    def without_match(self, names: Iterable[str]) -> list[str]:
+        """Rows that could rename no array: leaving out what is not there does no harm."""
+        named = {*names, *(old for pattern, old in self.patterns
+                           if any(map(pattern.fullmatch, names)))}
+        return [old for old, row in self.rows.items() if row is not None and old not in named]
+
+
+def _pattern(old: str) -> re.Pattern[str]:
+    return re.compile("(.*?)".join(map(re.escape, old.split("*"))), re.DOTALL)
+
+
+def _filled(row: Row, old: str, texts: Sequence[str]) -> Row:
+    """A row with what the stars of its old name stand for."""
+    filled = []
+    for target in _targets(row, old):
+        first, *more = target.name.split("*")
+        if len(more) > len(texts):
+            raise WeightError(f"'{target.name}' has more stars than '{old}'")
+        name = first + "".join(text + rest for text, rest in zip(texts, more, strict=False))
+        filled.append(replace(target, name=name))
+    return filled
+
+
+# ---- layouts
+
+
+def _subscript(text: str) -> tuple[int | slice, ...]:
+    found: list[int | slice] = []
+    for part in text.strip("[]").split(","):
+        match = INDEX.fullmatch(part)
+        if match is None:
+            raise ValueError(f"'{part.strip()}' is neither an integer nor a slice")
+        place, *ends = match.groups()
+        found.append(int(place) if place else slice(*(int(e) if e else None for e in ends)))
+    return tuple(found)
+
+
+def _reordered(array: Array, order: Sequence[int]) -> Array:
+    rows = array.shape[0] if array.ndim else 0
+    if sorted(order) != list(range(len(order))) or rows % len(order):
+        raise ValueError(f"{rows} rows are not {len(order)} blocks in the order {tuple(order)}")
+    blocks = array.reshape(len(order), rows // len(order), *array.shape[1:])
+    return blocks[list(order)].reshape(array.shape)
+
+
+def _joined(placed: Sequence[Placed], problems: list[str]) -> Iterator[tuple[str, Array]]:
+    """What goes to each name: one whole array, or all parts of one."""
+    by_name: dict[str, list[Placed]] = {}
+    for each in placed:
+        by_name.setdefault(each.target.name, []).append(each)
+    for name, group in by_name.items():
+        parts = sorted(group, key=lambda each: each.target.part or 0)
+        numbers = [each.target.part for each in parts]
+        if numbers == [None]:
+            yield name, parts[0].array
+        elif numbers != list(range(len(parts))) or len({e.target.axis for e in parts}) > 1:
+            problems.append(f"'{name}' would be {_sources(parts)}; an array has one source, or "
+                            "parts 0, 1, ... along one axis")
+        else:
+            try:
+                yield name, np.concatenate([e.array for e in parts], parts[0].target.axis)
+            except ValueError as error:  # AxisError is one
+                problems.append(f"'{name}' cannot be joined of {_sources(parts)}: {error}")
+
+
+def _sources(parts: Sequence[Placed]) -> str:
+    return ", ".join(
+        f"'{e.old}' {list(e.array.shape)}" + ("" if e.target.part is None else
+                                             f" as part {e.target.part}") for e in parts)
+
+
+def _as_dtype(array: Array, dtype: str | None) -> Array:
+    if dtype is None or array.dtype.kind != "f":
+        return array
+    if dtype == "bf16":
+        return widen(narrow(array))
+    return array.astype(STORAGE[dtype], copy=False)
+
+
+# ---- into a session
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Weights held against the states of a plan: those that fit, and everything by which the
+    others do not. An optimizer's states may be lacking."""
+
+    ready: dict[str, Array]
+    misshapen: tuple[str, ...]
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @staticmethod
+    def of(plan: Plan, arrays: Mapping[str, Any]) -> Fit:
+        ready, misshapen = {}, []
+        for state in plan.states:
+            value = plan.values[state.value]
+            if state.name in arrays:
+                try:
+                    to_storage(arrays[state.name], value.dtype, value.shape, state.name)
+                    ready[state.name] = arrays[state.name]
+                except FeedError as error:
+                    misshapen.append(str(error))
+        needed = {s.name for s in plan.states if s.kind != "moment"}
+        known = {s.name for s in plan.states}
+        return Fit(ready, tuple(misshapen), tuple(sorted(needed - arrays.keys())),
+                   tuple(sorted(arrays.keys() - known)))
+
+    def check(self, *, missing: bool = True, unknown: bool = True) -> None:
+        """Raises `WeightError` with everything that is wrong, as far as it matters."""
+        problems = list(self.misshapen)
+        problems += [f"missing: {name}" for name in self.missing if missing]
+        problems += [f"unknown: {name}; {nearest(name, self.missing)}".removesuffix("; ")
+                     for name in self.unknown if unknown]
+        if problems:
+            raise WeightError(f"these weights do not fit the program:\n{listed(problems)}")

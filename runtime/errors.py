@@ -19,6 +19,10 @@ class FeedError(RuntimeFailure):
     """An array given to a session does not fit what the program wants."""
 
 
+class WeightError(RuntimeFailure):
+    """Weights that cannot be read, or do not fit the program."""
+
+
 class RunError(RuntimeFailure):
     """The first failure of a run; the session is closed. Later failures are its notes."""
 

@@ -1,7 +1,8 @@
 """Let a trained model write: text that follows a prompt.
 
 The model's function `next` is compiled once, for a window of the size it was trained with, and
-called in a loop. The checkpoint knows which model it is of and with what settings.
+called in a loop. A checkpoint knows which model it is of and with what settings; weights of other
+programs do not, and --set gives them.
 """
 
 from __future__ import annotations
@@ -13,19 +14,25 @@ import math
 import sys
 
 from anabranch import cache, generation
-from anabranch.cli.options import add_program, integer, mesh_of, overrides_of
+from anabranch.cli.options import add_program, add_rename, integer, mesh_of, overrides_of, renaming
 from anabranch.driver import Options, compile_function
 from anabranch.frontend.program import load
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import fail
 from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint
+from anabranch.runtime.arrays import Array
 from anabranch.runtime.session import Session
+from anabranch.weights import Fit, load_weights
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_program(parser)
-    parser.add_argument("--checkpoint", required=True, metavar="FILE", help="of a training run")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--checkpoint", metavar="FILE", help="of a training run")
+    source.add_argument("--weights", metavar="FILE",
+                        help="of another program: safetensors, .npz, torch's, .onnx")
+    add_rename(parser)
     parser.add_argument("--prompt", default="def ", type=_prompt,
                         help="how the text begins ('def ')")
     parser.add_argument("--length", type=integer(1), default=400, metavar="N",
@@ -53,15 +60,25 @@ def _temperature(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    progress = checkpoint.read_progress(args.checkpoint)
-    plan = _planned(args, progress.notes)
-    states, _ = checkpoint.load(plan, args.checkpoint, more=True)
+    notes = checkpoint.read_progress(args.checkpoint).notes if args.checkpoint else ""
+    plan = _planned(args, notes)
+    states = _states(args, plan)
     with Session(plan, seed=args.seed) as session:
         session.load_states(states)
         text = _write(session, args)
     if args.json:
         print(json.dumps({"prompt": args.prompt, "text": text}))
     return 0
+
+
+def _states(args: argparse.Namespace, plan: Plan) -> dict[str, Array]:
+    if args.checkpoint:
+        if args.rename:
+            raise fail("a checkpoint has the names of its program", help="leave out --rename")
+        return checkpoint.load(plan, args.checkpoint, more=True)[0]
+    fit = Fit.of(plan, load_weights(args.weights, renaming(args)))
+    fit.check()
+    return fit.ready
 
 
 def _planned(args: argparse.Namespace, notes: str) -> Plan:

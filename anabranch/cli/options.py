@@ -14,8 +14,12 @@ from pathlib import Path
 
 from anabranch.ir.diagnostics import UserError
 from anabranch.subjects import mesh_of, overrides_of
+from anabranch.weights import Row, read_table
 
-__all__ = ["add_program", "integer", "mesh_of", "overrides_of", "understood"]
+__all__ = [
+    "add_program", "add_rename", "command", "integer", "mesh_of", "overrides_of", "renaming",
+    "understood",
+]  # fmt: skip
 
 
 def integer(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
@@ -62,6 +66,15 @@ def add_program(parser: argparse.ArgumentParser) -> None:
                         help="override a line of the recipe or an argument of the model")
     parser.add_argument("--seed", type=integer(-(2**63), 2**63 - 1), default=0,
                         help="seed of all random draws")
+
+
+def add_rename(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rename", metavar="FILE", help="JSON: what the names in the file of "
+                        "weights are here (see anabranch/weights.py)")
+
+
+def renaming(args: argparse.Namespace) -> dict[str, Row] | None:
+    return read_table(args.rename) if args.rename else None
 
 
 def command() -> str:

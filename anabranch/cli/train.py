@@ -19,17 +19,28 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from anabranch import cache, generation
-from anabranch.cli.options import add_program, command, integer, mesh_of, overrides_of
+from anabranch.cli.options import (
+    add_program,
+    add_rename,
+    command,
+    integer,
+    mesh_of,
+    overrides_of,
+    renaming,
+)
 from anabranch.driver import Options, compile_training
 from anabranch.frontend.program import Program, Training, load
 from anabranch.ir.diagnostics import UserError, fail
 from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint
-from anabranch.runtime.checkpoint import Progress
+from anabranch.runtime.arrays import Array
+from anabranch.runtime.checkpoint import Progress, listed
 from anabranch.runtime.data import Reader, make_reader
+from anabranch.runtime.errors import WeightError
 from anabranch.runtime.session import Session
 from anabranch.runtime.world import World, world_of_environment
 from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train
+from anabranch.weights import Fit, load_weights
 
 RUNS = Path("runs")
 TEXT = "text"  # the reader that has data of its own
@@ -44,7 +55,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         help="how many steps (the recipe's)")
     parser.add_argument("--slots", type=integer(1), default=2, metavar="N",
                         help="micro-batches a stage may be ahead of the next (2)")
-    parser.add_argument("--resume", metavar="CHECKPOINT", help="go on where a run stood")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--resume", metavar="CHECKPOINT", help="go on where a run stood")
+    start.add_argument("--init", metavar="WEIGHTS", help="begin with the weights of this file; "
+                       "what it lacks begins as the program says")
+    add_rename(parser)
     parser.add_argument("--checkpoint-every", type=integer(0), default=0, metavar="N",
                         help="save every N steps; the end and an interrupt always save")
     parser.add_argument("--name", help="the name of the run: its files go to runs/NAME/")
@@ -65,14 +80,15 @@ def run(args: argparse.Namespace) -> int:
     world = world_of_environment()
     try:
         job = prepare(args, world)
-    except UserError:
+        start = _start(args)
+    except (UserError, WeightError):
         if world.process:  # all processes find the same mistake; the first one tells
             return 1
         raise
     make = _compiled_now if args.time_passes else _cached
     plan = world.first(lambda: make(job))
     with Session(plan, world=world, seed=job.seed, trace=args.trace) as session:
-        _set_states(session, args.resume)
+        _set_states(session, args.resume, start)
         seconds = time.perf_counter() - began
         if world.process == 0:
             _say(f"ready after {seconds:.1f} s, {_memory(session)}")
@@ -171,12 +187,25 @@ def _compiled_now(job: Job) -> Plan:
     return compiled.plan
 
 
-def _set_states(session: Session, resume: str | None) -> None:
-    if resume is None:
-        session.run("init", 1)
+def _start(args: argparse.Namespace) -> dict[str, Array]:
+    """The weights to begin with, as far as they are given."""
+    if args.rename and not args.init:
+        raise fail("--rename says what the names in a file of weights are here", help="add --init")
+    return load_weights(args.init, renaming(args)) if args.init else {}
+
+
+def _set_states(session: Session, resume: str | None, start: dict[str, Array]) -> None:
+    if resume is not None:
+        states, _ = checkpoint.load(session.plan, resume)
+        session.load_states(states)
         return
-    states, _ = checkpoint.load(session.plan, resume)
-    session.load_states(states)
+    session.run("init", 1)
+    fit = Fit.of(session.plan, start)
+    fit.check(missing=False)
+    session.load_states(fit.ready)
+    if start and fit.missing and session.process == 0:
+        _say(f"{len(fit.missing)} parameters are not in the file and begin as the program says:\n"
+             f"{listed(fit.missing)}")
 
 
 def _train(session: Session, job: Job, seconds: float) -> tuple[Report, str]:
