@@ -35,7 +35,7 @@ from anabranch.frontend.values import (
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Call, Const, Expr, Rand, Read, Var, integer, reads, variables, walk
 from anabranch.ir.ops import identity
-from anabranch.ir.types import category, is_float
+from anabranch.ir.types import category, is_float, itemsize
 
 PRODUCT_OF_READS = ("mul", "add", "sub", "neg")
 
@@ -251,8 +251,11 @@ def _mean(
     element: Element, reduced: Sequence[str], guard: Expr | None, index: Index, frame: Frame,
     span: Span,
 ) -> Element:
-    if not is_float(element.dtype):
-        element = elements.cast("f32", element)
+    wanted = element.dtype if is_float(element.dtype) else "f32"
+    if itemsize(wanted) < itemsize("f32"):  # a sum may overflow where its mean does not
+        wide = _mean(elements.cast("f32", element), reduced, guard, index, frame, span)
+        return elements.cast(wanted, wide)
+    element = element if element.dtype == wanted else elements.cast(wanted, element)
     total = _reduce("sum", element, reduced, [] if guard is None else [guard], index, frame, span)
     if guard is None:
         count: Element = weak(float(math.prod(index.extents[v] for v in reduced)))

@@ -25,7 +25,7 @@ from anabranch.frontend.values import (
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Const, Expr, Var, integer
 from anabranch.ir.index import expression, mixed_radix
-from anabranch.ir.types import is_float
+from anabranch.ir.types import is_float, itemsize
 
 Shape = tuple[int, ...]
 EXTREMES = ("max", "min", "argmax", "argmin")
@@ -186,9 +186,7 @@ def reduce(
     gone = axis_numbers(axis_, x.rank, span)
     check_not_empty(kind, [x.shape[d] for d in gone], span)
     if kind == "mean":
-        total = reduce("sum", _as_float(x), gone, keepdims, builder, span)
-        count = math.prod(x.shape[d] for d in gone)
-        return _divided(total, count, builder, span)
+        return _mean(x, gone, keepdims, builder, span)
     names = letters(x.rank)
     element = read_over(x, names)
     dims = [(n,) if d not in gone else () for d, n in enumerate(names)]
@@ -201,6 +199,17 @@ def reduce(
         dtype="i64" if kind.startswith("arg") else None,
     ) if gone else x
     return result
+
+
+def _mean(
+    x: Tensor, gone: Sequence[int], keepdims: bool, builder: Builder, span: Span
+) -> Tensor:
+    """In f32 at least: a sum may overflow where its mean does not."""
+    wanted = x.dtype if is_float(x.dtype) else "f32"
+    wide = "f32" if itemsize(wanted) < itemsize("f32") else wanted
+    summed = reduce("sum", _cast(x, wide), gone, keepdims, builder, span)
+    count = math.prod(x.shape[d] for d in gone)
+    return _cast(_divided(summed, count, builder, span), wanted)
 
 
 def check_not_empty(kind: str, sizes: Sequence[int], span: Span) -> None:
@@ -227,10 +236,8 @@ def summable(kind: str, element: Element) -> Element:
 _NOWHERE = Span("", 0, 0, 0, 0)
 
 
-def _as_float(x: Tensor) -> Tensor:
-    if is_float(x.dtype):
-        return x
-    return over(x.shape, elements.cast("f32", x.element))
+def _cast(x: Tensor, dtype: str) -> Tensor:
+    return x if x.dtype == dtype else over(x.shape, elements.cast(dtype, x.element))
 
 
 def _divided(total: Tensor, count: int, builder: Builder, span: Span) -> Tensor:

@@ -352,11 +352,15 @@ def test_no_copy_is_left_in_a_transformer_and_its_products_are_of_two_reads() ->
                all(isinstance(arg, Read) for arg in body.args) for body in products)
 
 
-def test_simplifying_three_thousand_statements_takes_less_than_two_seconds() -> None:
-    made = transformer(60)
-    differentiate(module(made))
-    count = sum(1 for _ in made.body)
-    start = time.process_time()
-    simplify(module(made))
-    assert count > 2500
-    assert time.process_time() - start < 2 * count / 3000
+def test_the_time_of_simplifying_grows_no_faster_than_the_program() -> None:
+    """A quadratic rewrite would take four times as long for each statement, not twice."""
+    def seconds_each(layers: int) -> float:
+        made = transformer(layers)
+        differentiate(module(made))
+        count = sum(1 for _ in made.body)
+        start = time.process_time()
+        simplify(module(made))
+        return (time.process_time() - start) / count
+
+    seconds_each(2)
+    assert seconds_each(60) < 3 * max(seconds_each(15), seconds_each(15))

@@ -1,0 +1,51 @@
+"""Convolutions and norms under splits: strides, halos, statistics, more than one axis."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.faults.cases import Case, check, everywhere, run, scattered
+
+FIRST_ROW = [-3.0224, 2.6896, .9476, -1.2084, -2.8004, 1.5188, .8328, .612, -3.9164]
+HALO_ROW = [-2.4824, 3.1872, -2.164, -3.0308, 3.4552, -1.6564]
+IMAGES = {"x": scattered(2, 3, 6, 6), "w": scattered(4, 3, 3, 3), "b": scattered(4)}
+
+STRIDED = """
+def f(x: f32[2, 3, 6, 6] @ {a: S(0)}, w: f32[4, 3, 3, 3] @ {a: S(0)}, b: f32[4]):
+    y = conv2d(x, w, stride=2, padding=1) + reshape(b, [4, 1, 1])
+    return sum(y), reshape(y[1, 3], [9])
+"""
+HALO = """
+def f(x: f32[2, 3, 6, 6] @ {a: S(3)}, w: f32[4, 3, 3, 3], b: f32[4]):
+    y = conv2d(x, w, padding=1) + reshape(b, [4, 1, 1])
+    return sum(y), y[0, 0, 0]
+"""
+
+
+@everywhere(
+    Case("batch and channels split", STRIDED, (-17.5264, FIRST_ROW), IMAGES, ("a=2",), 1e-4),
+    Case("a split axis of places", HALO, (-60.232, HALO_ROW), IMAGES, ("a=2", "a=3"), 1e-4))
+def test_a_convolution_is_that_of_the_whole_image(case: Case, mesh: str) -> None:
+    check(case, mesh)
+
+
+LAST_AXES = """
+def f(x: f32[4, 5, 6] @ {a: S(0)}, w: f32[6], b: f32[6], w2: f32[30], b2: f32[30]):
+    one = layer_norm(x, w, b)
+    two = reshape(layer_norm(reshape(x, [4, 30]), w2, b2), [4, 5, 6])
+    return one, two
+"""
+
+
+def test_norms_over_one_axis_and_over_two_are_planned_apart() -> None:
+    x = scattered(4, 5, 6)
+    arrays = {"x": x, "w": np.full(6, 2, "f4"), "b": np.ones(6, "f4"),
+              "w2": np.full(30, 3, "f4"), "b2": np.zeros(30, "f4")}
+    for mesh in ("", "a=2"):
+        one, two = run(LAST_AXES, arrays, mesh)
+        mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        np.testing.assert_allclose(one, (x - mean) / np.sqrt(var + 1e-5) * 2 + 1, atol=1e-5)
+        mean, var = x.mean((1, 2), keepdims=True), x.var((1, 2), keepdims=True)
+        np.testing.assert_allclose(two, (x - mean) / np.sqrt(var + 1e-5) * 3, atol=1e-5)
+
+

@@ -1,0 +1,52 @@
+"""Promotion, whole numbers, and precision: where a fused or a compiled program went astray."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.faults.cases import Case, check, counted, everywhere
+
+N2, N4 = ("a=2",), ("a=4",)
+FLOORED = "def f(x: {0}[3] @ {{a: S(0)}}, y: {0}[3] @ {{a: S(0)}}):\n    return x // y\n"
+LEFT, RIGHT = [1.0, 0.5, 6.0], [0.1, 0.1, 0.2]
+
+
+@everywhere(
+    Case("f32", FLOORED.format("f32"), [9, 4, 29],
+         {"x": np.array(LEFT, "f4"), "y": np.array(RIGHT, "f4")}, N2),
+    Case("f64", FLOORED.format("f64"), [9, 4, 29],
+         {"x": np.array(LEFT), "y": np.array(RIGHT)}, N2))
+def test_a_floored_quotient_is_that_of_the_exact_numbers(case: Case, mesh: str) -> None:
+    check(case, mesh)
+
+
+WHOLE = [
+    Case("quotients and remainders round down",
+         "def f(x: i64[3], y: i64[3]):\n    return x // y, x % y\n", ([-4, -3, -3], [1, 2, -2]),
+         {"x": np.array([-7, -7, 7]), "y": np.array([2, 3, -3])}),
+    Case("an integer times a fraction", "def f(x: i32[1]):\n    return x * 0.8\n", [1.6],
+         {"x": np.array([2], "i4")}),
+    Case("i8 wraps", "def f(x: i8[1], y: i8[1]):\n    return i64(x + y)\n", [-56],
+         {"x": np.array([100], "i1"), "y": np.array([100], "i1")}),
+    Case("i64 over ranks", "def f(x: i64[2] @ {a: S(0)}):\n    return sum(x)\n", 2**53 + 1,
+         {"x": np.array([2**53, 1])}, N2),
+    Case("a sum of f16 that overflows on the way",
+         "def f(x: f16[2, 1] @ {a: S(0)}):\n    return f32(mean(x, axis=0))\n", [40000],
+         {"x": np.full((2, 1), 40000, "f2")}, N2),
+]
+@everywhere(*WHOLE)
+def test_whole_numbers_stay_whole_and_fractions_fractions(case: Case, mesh: str) -> None:
+    check(case, mesh)
+
+
+COPIED = """
+def f(x: f32[3, 4] @ {a: S(0)}):
+    y = x
+    x = x + 1
+    return y, x
+"""
+
+
+@everywhere(Case("a copy", COPIED, (counted(3, 4), counted(3, 4) + 1), {"x": counted(3, 4)}, N2))
+def test_a_value_keeps_what_it_was(case: Case, mesh: str) -> None:
+    check(case, mesh)
