@@ -28,7 +28,7 @@ from anabranch.ir.core import Module, Op, Value
 from anabranch.ir.diagnostics import Diagnostic, Span, UserError
 from anabranch.ir.expr import Call, walk
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Compute, Return
+from anabranch.ir.ops import Compute, Order, Return
 from anabranch.ir.printer import print_op
 from anabranch.ir.reference import evaluate_op, held
 from anabranch.ir.sbp import layout_on
@@ -110,7 +110,7 @@ def _sizes(trial: Trial) -> str:
 def _derived(trial: Trial) -> Iterator[str]:
     """Each statement with its cost and its signatures."""
     for op in trial.function.body:
-        if not isinstance(op, Compute):
+        if not isinstance(op, Compute | Order):
             continue
         work = symbolic(op)
         yield _statement(op)
@@ -118,7 +118,7 @@ def _derived(trial: Trial) -> Iterator[str]:
         yield from (f"    {_in_words(signature, op)}" for signature in signatures(op, RANKS[0]))
 
 
-def _in_words(signature: Signature, op: Compute) -> str:
+def _in_words(signature: Signature, op: Compute | Order) -> str:
     operands = ", ".join(f"%{v.name} {entry}" for v, entry in zip(
         op.operands, signature.operands, strict=True))
     return f"{operands} -> {signature.result}  ({signature.why})"
@@ -171,11 +171,13 @@ def wrong_parts(trial: Trial) -> Iterator[Wrong | None]:
         operands = [env[v] for v in op.operands]
         (whole,) = evaluate_op(op, operands, double=True)
         env[op.result] = whole
-        if isinstance(op, Compute):
+        if isinstance(op, Compute | Order):
             yield from _simulated(op, operands, whole)
 
 
-def _simulated(op: Compute, operands: Sequence[Array], whole: Array) -> Iterator[Wrong | None]:
+def _simulated(
+    op: Compute | Order, operands: Sequence[Array], whole: Array
+) -> Iterator[Wrong | None]:
     random = np.random.default_rng(0)
     for ranks in RANKS:
         mesh = Mesh.of(axis=ranks)

@@ -27,7 +27,7 @@ from anabranch.ir.core import Module, Op
 from anabranch.ir.diagnostics import NOWHERE, UserError, fail, nearest
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.mlir import print_mlir
-from anabranch.ir.ops import Compute, Fused
+from anabranch.ir.ops import Compute, Fused, Order
 from anabranch.ir.printer import print_module, print_op
 from anabranch.lowering import pipeline
 from anabranch.subjects import Subject, mesh_of, overrides_of, subject_of
@@ -196,7 +196,7 @@ def _op_as_json(op: Op) -> Json:
 def _launching(program: Program, request: Request) -> Iterator[Op]:
     module = module_at(program, "fused", request)
     for function in module.functions.values():
-        yield from (op for op in function.body if isinstance(op, Compute | Fused))
+        yield from (op for op in function.body if isinstance(op, Compute | Fused | Order))
 
 
 def _kernels(program: Program, _stage: str, request: Request) -> str:

@@ -17,7 +17,7 @@ from anabranch.dumps import Request, subject
 from anabranch.frontend.program import Program
 from anabranch.ir.core import Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, fail, nearest
-from anabranch.ir.ops import Compute, Pin, Return
+from anabranch.ir.ops import Compute, Order, Pin, Return
 from anabranch.ir.printer import Names, print_op
 from anabranch.lowering.cost import Work, is_contraction, part_work
 from anabranch.lowering.decisions import Alternative, Decisions, Reshard
@@ -121,7 +121,7 @@ class Story:
         if each > 1:
             head += f"\n  chosen together with {each - 1} like it; seconds are of one"
         parts = [head]
-        if isinstance(member, Compute):
+        if isinstance(member, Compute | Order):
             parts.append(f"  {print_op(member, locations=False)}\n{self._terms(member)}")
         rows = [self._alternative_row(a, each) for a in self.decisions.alternatives(member)]
         parts.append(table("  layouts it could be made in",
@@ -132,7 +132,7 @@ class Story:
                            [self._wanted_row(c) for c in changes]))
         return "\n".join(filter(None, parts))
 
-    def _terms(self, op: Compute) -> str:
+    def _terms(self, op: Compute | Order) -> str:
         """How each axis splits the statement, and what a rank then does."""
         d = self.decisions
         operands, result = d.layouts(op)

@@ -29,6 +29,7 @@ from anabranch.codegen.kernel import (
     Let,
     Load,
     Loop,
+    Sort,
     Start,
     Statement,
     Store,
@@ -275,14 +276,21 @@ class _Printer:
                 self._add(f"const int64_t {name} = {found};")
             case Combine():
                 self._combine(s)
+            case Sort():
+                self._sort(s)
+            case Loop():
+                self._loop(s)
+            case _:
+                self._accumulate(s)
+
+    def _accumulate(self, s: Statement) -> None:
+        match s:
             case Start():
                 self._start(s)
             case Update(name, value, mask, at):
                 self._update(name, value, mask, at)
             case Dot(name, left, right):
                 self._update(name, mul(left, right), None, None)
-            case Loop():
-                self._loop(s)
 
     def _masked(self, mask: Expr | None, line: str) -> None:
         self._add(line if mask is None else f"if ({self._write(mask)}) {line}")
@@ -299,6 +307,12 @@ class _Printer:
         place = f"{s.tensor}[{self._write(s.index)}]"
         dtype = self.dtypes[s.tensor]
         self._masked(s.mask, step(s.reduce, dtype, place, self._write(s.value)))
+
+    def _sort(self, s: Sort) -> None:
+        read, written = (", ".join((f"{tensor} + {write(first, self.place, 11)}", self._write(by),
+                                    self._write(count))) for tensor, first, by, count in s.walks)
+        order = f"{int(s.descending)}, {s.scratch}"
+        self._add(f"ab_order_{self.dtypes[s.tensor]}({read}, {written}, {order});")
 
     def _start(self, s: Start) -> None:
         places = s.reduce in ("argmax", "argmin")

@@ -21,6 +21,7 @@ from anabranch.codegen.verify import verify
 from anabranch.ir.core import Op, Value
 from anabranch.ir.expr import Const
 from anabranch.ir.launch import IntArg, LaunchSpec, Pointer
+from anabranch.ir.ops import Order
 from anabranch.ir.scalar import flops
 from anabranch.ir.space import Clause
 
@@ -42,9 +43,10 @@ _known: dict[object, tuple[LaunchSpec, ...]] = {}
 
 
 def launches(op: Op, target: str = "c") -> tuple[LaunchSpec, ...]:
-    """The kernel calls that run a compute or a fused op, in order."""
+    """The kernel calls that run an op, in order."""
     clauses, outputs = clauses_of(op)
-    key = target, structure(clauses, inputs_of(op), outputs)
+    stated = (op.axis, op.count, op.descending) if isinstance(op, Order) else None
+    key = target, stated, structure(clauses, inputs_of(op), outputs)
     if key not in _known:
         _known[key] = emit(op, TARGETS[target])
     return _known[key]
@@ -55,8 +57,8 @@ def structure(
 ) -> object:
     """Equal for ops that differ in names only."""
     number = {v: i for i, v in enumerate(inputs)}
-    for c in clauses:
-        number.setdefault(c.result, len(number) + len(inputs))
+    for value in (*(c.result for c in clauses), *outputs):
+        number.setdefault(value, len(number) + len(inputs))
     lines = tuple(
         (tuple(number[v] for v in c.operands), c.result.type.dtype, c.ranges, c.dims, c.body,
          c.reduce, c.reduced, c.guard)
@@ -76,6 +78,8 @@ def emit(op: Op, target: Target) -> tuple[LaunchSpec, ...]:
     pointers = {v: Pointer("operand", i) for i, v in reversed(list(enumerate(inputs_of(op))))}
     pointers |= {v: Pointer("result", i) for i, v in enumerate(outputs)} | places
     work = sum(flops(c.body) * math.prod(n for _, n in c.ranges) for c in clauses)
+    if isinstance(op, Order):
+        work = sum(piece.work * math.prod(piece.extents.values()) for piece in tiled.pieces)
     nbytes = sum(v.type.nbytes for v in {*inputs_of(op), *outputs})
     specs = []
     for k, piece in enumerate(tiled.pieces):

@@ -14,12 +14,25 @@ from anabranch.codegen.kernel import (
     Let,
     Loop,
     Ref,
+    Sort,
+    Statement,
     dtype_of,
     expressions,
     statements,
 )
 from anabranch.codegen.scope import Piece
-from anabranch.ir.expr import Call, Const, Expr, Var, integer, transform, variables, walk
+from anabranch.ir.expr import (
+    Call,
+    Const,
+    Expr,
+    Var,
+    add,
+    integer,
+    mul,
+    transform,
+    variables,
+    walk,
+)
 from anabranch.ir.index import interval
 
 MICRO = 1 << 16  # micro-batches that an argument which counts them is thought to see at most
@@ -99,9 +112,15 @@ def _small(known: Facts) -> bool:
     return within and all(
         known.is_small(node)
         for s in statements(known.kernel.body)
-        for e in expressions(s)
+        for e in (*expressions(s), *_reached(s))
         for node in walk(known.resolve(e))
         if isinstance(node, Call) and _is_index(node))
+
+
+def _reached(s: Statement) -> tuple[Expr, ...]:
+    """The places just behind those that a statement walks over."""
+    walks = s.walks if isinstance(s, Sort) else ()
+    return tuple(add(first, mul(count, by)) for _, first, by, count in walks)
 
 
 def _is_index(node: Call) -> bool:

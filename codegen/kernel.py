@@ -143,6 +143,33 @@ class Combine(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class Sort(Statement):
+    """`target[place + r * step] = p`, for r in [0, count), where p in [0, length) is the place of
+    the r-th of the elements `tensor[index + p * stride]`: ascending or descending, ties by p, nan
+    as the largest. `scratch` is a local tensor of `SORTING` bytes an element, or empty."""
+
+    tensor: str
+    index: Expr
+    stride: Expr
+    length: Expr
+    target: str
+    place: Expr
+    step: Expr
+    count: Expr
+    descending: bool
+    scratch: str = ""
+
+    @property
+    def walks(self) -> tuple[tuple[str, Expr, Expr, Expr], ...]:
+        """What is read and what is written: a tensor, the first place, the step, how many."""
+        return ((self.tensor, self.index, self.stride, self.length),
+                (self.target, self.place, self.step, self.count))
+
+
+SORTING = 32  # bytes of scratch for each element that is sorted
+
+
+@dataclass(frozen=True, slots=True)
 class Check(Statement):
     """`name = value` if that is in [0, bound); else report an index error, and `name = 0`."""
 
@@ -216,6 +243,8 @@ def expressions(statement: Statement) -> tuple[Expr, ...]:
             parts = (left, right)
         case Check(_, value, bound, mask):
             parts = (value, bound, mask)
+        case Sort():
+            parts = tuple(e for _, *walk_ in statement.walks for e in walk_)
         case Loop(_, start, stop, _, _):
             parts = (start, stop)
         case _:
@@ -304,6 +333,22 @@ def _line(statement: Statement) -> str:
             return f"{name} = {tensor}[{show(index)}]{_when(mask)}{otherwise}"
         case Store(tensor, index, value, mask):
             return f"{tensor}[{show(index)}] = {show(value)}{_when(mask)}"
+        case Combine(tensor, index, reduce, value, mask):
+            return f"{tensor}[{show(index)}] {reduce}= {show(value)}{_when(mask)}"
+        case Sort(tensor, index, stride, length, target, place, step, count, descending):
+            order = "descending" if descending else "ascending"
+            return (f"{target}[{show(place)} + r * {show(step)}] = order of {show(length)} "
+                    f"{tensor}[{show(index)} + p * {show(stride)}], {order}, r < {show(count)}")
+        case Check(name, value, bound, mask):
+            return f"{name} = check({show(value)}, {show(bound)}){_when(mask)}"
+        case Loop(axis, start, stop, _, lanes):
+            kind = " lanes" if lanes else ""
+            return f"for {axis} in {show(start)} .. {show(stop)}{kind}:"
+    return _accumulating(statement)
+
+
+def _accumulating(statement: Statement) -> str:
+    match statement:
         case Start(name, reduce, dtype):
             return f"{name} = start {reduce} {dtype}"
         case Update(name, value, mask, place):
@@ -311,13 +356,6 @@ def _line(statement: Statement) -> str:
             return f"{name} <- {show(value)}{where}{_when(mask)}"
         case Dot(name, left, right):
             return f"{name} <- dot({show(left)}, {show(right)})"
-        case Combine(tensor, index, reduce, value, mask):
-            return f"{tensor}[{show(index)}] {reduce}= {show(value)}{_when(mask)}"
-        case Check(name, value, bound, mask):
-            return f"{name} = check({show(value)}, {show(bound)}){_when(mask)}"
-        case Loop(axis, start, stop, _, lanes):
-            kind = " lanes" if lanes else ""
-            return f"for {axis} in {show(start)} .. {show(stop)}{kind}:"
     raise TypeError(f"not a statement: {statement!r}")
 
 

@@ -244,3 +244,92 @@ AB_INLINE float ab_normal(int64_t seed, int64_t step, int64_t counter, uint32_t 
     return (float)(__builtin_sqrt(-2.0 * __builtin_log(radius)) *
                    __builtin_cos(2.0 * 3.141592653589793 * angle));
 }
+
+/* --- order -------------------------------------------------------------------------------------- */
+
+typedef struct { uint64_t key; int64_t place; } ab_entry;
+
+#define AB_SHORT 32 /* so few are put in order by insertion */
+#define AB_FEW 256  /* and so few of many */
+
+/* Unsigned integers in the order of the values: zeros are equal, nan is the largest. */
+AB_INLINE uint64_t ab_key_f64(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    if (x != x) return UINT64_MAX;
+    if (x == 0) return UINT64_C(1) << 63;
+    return bits >> 63 ? ~bits : bits | UINT64_C(1) << 63;
+}
+AB_INLINE uint64_t ab_key_f32(float x) { return ab_key_f64((double)x); }
+AB_INLINE uint64_t ab_key_f16(uint16_t x) { return ab_key_f32(ab_from_f16(x)); }
+AB_INLINE uint64_t ab_key_bf16(uint16_t x) { return ab_key_f32(ab_from_bf16(x)); }
+AB_INLINE uint64_t ab_key_i64(int64_t x) { return (uint64_t)x ^ UINT64_C(1) << 63; }
+AB_INLINE uint64_t ab_key_i32(int32_t x) { return ab_key_i64(x); }
+AB_INLINE uint64_t ab_key_i16(int16_t x) { return ab_key_i64(x); }
+AB_INLINE uint64_t ab_key_i8(int8_t x) { return ab_key_i64(x); }
+AB_INLINE uint64_t ab_key_u8(uint8_t x) { return x; }
+AB_INLINE uint64_t ab_key_bool(uint8_t x) { return x; }
+
+/* The first `count` of n entries, by insertion; equal keys in the order in which they come. */
+AB_INLINE void ab_first(const ab_entry *entries, int64_t n, ab_entry *best, int64_t count) {
+    int64_t held = 0;
+    for (int64_t p = 0; p < n; p++) {
+        const ab_entry here = entries[p];
+        if (held == count && here.key >= best[count - 1].key) continue;
+        int64_t at = held < count ? held++ : count - 1;
+        for (; at > 0 && best[at - 1].key > here.key; at--) best[at] = best[at - 1];
+        best[at] = here;
+    }
+}
+
+/* All n entries in order, by merging; they end up in one of the two, which is returned. */
+static __attribute__((unused)) ab_entry *ab_merged(ab_entry *entries, ab_entry *work, int64_t n) {
+    for (int64_t low = 0; low < n; low += AB_SHORT) {
+        const int64_t length = n - low < AB_SHORT ? n - low : AB_SHORT;
+        ab_first(entries + low, length, work + low, length);
+    }
+    ab_entry *from = work, *to = entries;
+    for (int64_t width = AB_SHORT; width < n; width *= 2) {
+        for (int64_t low = 0; low < n; low += 2 * width) {
+            const int64_t middle = low + width < n ? low + width : n;
+            const int64_t high = low + 2 * width < n ? low + 2 * width : n;
+            int64_t i = low, j = middle;
+            for (int64_t k = low; k < high; k++) {
+                const int right = i == middle || (j < high && from[j].key < from[i].key);
+                to[k] = from[right ? j : i];
+                j += right;
+                i += !right;
+            }
+        }
+        ab_entry *other = from;
+        from = to;
+        to = other;
+    }
+    return from;
+}
+
+#define AB_ORDER(T, N)                                                                              \
+    static __attribute__((unused)) void ab_order_##N(                                               \
+        const T *x, int64_t stride, int64_t n, int64_t *places, int64_t step, int64_t count,        \
+        int descending, int64_t *scratch) {                                                         \
+        ab_entry *entries = (ab_entry *)scratch, *best = entries + n;                               \
+        for (int64_t p = 0; p < n; p++) {                                                           \
+            const uint64_t key = ab_key_##N(x[p * stride]);                                         \
+            entries[p] = (ab_entry){descending ? ~key : key, p};                                    \
+        }                                                                                           \
+        const int few = count <= AB_SHORT || (count <= AB_FEW && count * 16 <= n);                  \
+        if (!few) best = ab_merged(entries, best, n);                                               \
+        else if (count > 0) ab_first(entries, n, best, count);                                      \
+        for (int64_t r = 0; r < count; r++) places[r * step] = best[r].place;                       \
+    }
+
+AB_ORDER(float, f32)
+AB_ORDER(double, f64)
+AB_ORDER(uint16_t, f16)
+AB_ORDER(uint16_t, bf16)
+AB_ORDER(int64_t, i64)
+AB_ORDER(int32_t, i32)
+AB_ORDER(int16_t, i16)
+AB_ORDER(int8_t, i8)
+AB_ORDER(uint8_t, u8)
+AB_ORDER(uint8_t, bool)

@@ -23,12 +23,13 @@ from dataclasses import dataclass, replace
 
 from anabranch.codegen.analysis import comparisons
 from anabranch.codegen.build import Builder
+from anabranch.codegen.order import order_piece
 from anabranch.codegen.scatter import is_scatter, scatter
 from anabranch.codegen.scope import Piece, Scheme
 from anabranch.ir.core import Block, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.expr import Expr, Origin, Read, Var, transform
-from anabranch.ir.ops import Compute, Fused, Return
+from anabranch.ir.ops import Compute, Fused, Order, Return
 from anabranch.ir.printer import print_expr
 from anabranch.ir.space import Clause, Space, clause, unify
 from anabranch.ir.types import accumulator, tensor
@@ -60,14 +61,18 @@ C_OPTIONS = Options()
 
 
 def tile(op: Op, options: Options = C_OPTIONS) -> Tiled:
-    """The kernels of a compute or a fused region."""
+    """The kernels of a compute, a fused region or an order."""
+    if isinstance(op, Order):
+        return Tiled((order_piece(op, scratch=options.keep),))
     return tile_clauses(*clauses_of(op), options)
 
 
 def clauses_of(op: Op) -> tuple[list[Clause], tuple[Value, ...]]:
-    """The clauses of an op and the values it gives."""
+    """The clauses of an op, as far as it is made of some, and the values it gives."""
     if isinstance(op, Compute):
         return [clause(op)], op.results
+    if isinstance(op, Order):
+        return [], op.results
     if not isinstance(op, Fused):
         raise CompilerBug(f"there is no kernel for '{op.kind}'", op.loc)
     return _region(op.region)

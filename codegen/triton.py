@@ -30,6 +30,7 @@ from anabranch.codegen.kernel import (
     Let,
     Load,
     Loop,
+    Sort,
     Start,
     Statement,
     Store,
@@ -55,6 +56,7 @@ from anabranch.codegen.triton_expr import (
     write,
 )
 from anabranch.codegen.triton_grid import (
+    SIDE,
     Dimension,
     block_sizes,
     grid_of,
@@ -282,16 +284,23 @@ class _Printer:
                 self._store(s)
             case Check():
                 self._check(s)
+            case Combine():
+                self._combine(s)
+            case Sort():
+                self._sort(s)
+            case Loop():
+                self._loop(s)
+            case _:
+                self._accumulate(s)
+
+    def _accumulate(self, s: Statement) -> None:
+        match s:
             case Start():
                 self._start(s)
             case Update(name, value, mask, at):
                 self._update(name, value, mask, at)
             case Dot(name, left, right):
                 self._update(name, mul(left, right), None, None)
-            case Combine():
-                self._combine(s)
-            case Loop():
-                self._loop(s)
 
     def _let(self, s: Let) -> None:
         value = fold(s.value, self.known)
@@ -372,6 +381,13 @@ class _Printer:
         self._add(f"{old} = tl.load({pointer}{where})")
         self._add(f"tl.store({pointer}, {self._step(s.reduce, s.value, old)}{where})")
         self._add("tl.debug_barrier()")
+
+    def _sort(self, s: Sort) -> None:
+        walks = [f"{self._pointer(tensor, first, frozenset())}, {self._argument(by)}, "
+                 f"{self._argument(count)}" for tensor, first, by, count in s.walks]
+        dtype = self.dtypes[s.tensor]
+        compared = value_type("i32" if dtype == "bool" else dtype)
+        self._add(f"ab_order({', '.join(walks)}, {s.descending}, {compared}, {SIDE})")
 
     def _step(self, reduce: str, value: Expr, old: str) -> str:
         if reduce in SIGNS:

@@ -20,6 +20,7 @@ from anabranch.codegen.kernel import (
     Dot,
     Kernel,
     Loop,
+    Sort,
     Statement,
     defines,
     expressions,
@@ -69,6 +70,8 @@ def _plain_grid(kernel: Kernel) -> Grid:
     loops = [s for s in statements(kernel.body) if isinstance(s, Loop)]
     bounds = {n for loop in loops if not loop.lanes for e in (loop.start, loop.stop)
               for n in _closed(names(e), needs)}
+    bounds |= {n for s in statements(kernel.body) if isinstance(s, Sort)
+               for n in names(*expressions(s))}  # a program sorts one row
     lanes = tuple(a.name for a in kernel.grid if a.lanes)
     points = tuple(a.name for a in kernel.grid if a.name in bounds)
     rows = tuple(a.name for a in kernel.grid if a.name not in (*points, *lanes))

@@ -68,6 +68,29 @@ def ab_first(place, best, extreme, axis: tl.constexpr, keep_dims: tl.constexpr):
     found = tl.min(tl.where(hit, place, none), axis, keep_dims=keep_dims)
     return tl.where(found == none, 0, found)
 ''',
+    "ab_below": '''
+def ab_below(a, b):
+    """Whether a comes before b: nan is larger than any number, and equal to itself."""
+    return (a < b) | ((b != b) & (a == a))
+''',
+    "ab_order": '''
+def ab_order(x_ptr, stride, length, places_ptr, step, count, down: tl.constexpr,
+             dtype: tl.constexpr, side: tl.constexpr):
+    """An element's rank is the number of those before it, of equal ones those to its left."""
+    for rows in range(0, length, side):
+        i = rows + tl.arange(0, side)[:, None]
+        own = tl.load(x_ptr + i * stride, mask=i < length, other=0).to(dtype)
+        rank = tl.zeros([side, 1], tl.int32)
+        for columns in range(0, length, side):
+            j = columns + tl.arange(0, side)[None, :]
+            other = tl.load(x_ptr + j * stride, mask=j < length, other=0).to(dtype)
+            below, above = ab_below(other, own), ab_below(own, other)
+            first = above if down else below
+            last = below if down else above
+            before = (first | ((last == 0) & (j < i))) & (j < length)
+            rank += tl.sum(before.to(tl.int32), 1, keep_dims=True)
+        tl.store(places_ptr + rank * step, i.to(tl.int64), mask=(i < length) & (rank < count))
+''',
     "ab_multiply": '''
 def ab_multiply(a, b):
     return a * b

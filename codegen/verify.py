@@ -22,6 +22,7 @@ from anabranch.codegen.kernel import (
     Load,
     Loop,
     Ref,
+    Sort,
     Statement,
     Store,
     defines,
@@ -30,7 +31,7 @@ from anabranch.codegen.kernel import (
     show,
 )
 from anabranch.ir.diagnostics import CompilerBug
-from anabranch.ir.expr import Call, Const, Expr
+from anabranch.ir.expr import Call, Const, Expr, add, integer, mul
 from anabranch.ir.index import conjuncts
 
 Interval = tuple[int, int]  # inclusive
@@ -86,11 +87,27 @@ class _Verifier:
             case Store(tensor, index, _, mask) | Combine(tensor, index, _, _, mask):
                 self.access(s, tensor, index, mask, known)
                 self.written(s, tensor, index, loops, _kept(mask, known, self.ints))
+            case Sort():
+                for walk in s.walks:
+                    self.walked(s, *walk, known)
             case Loop(axis, start, stop, body):
                 low, high = _interval(start, known), _interval(stop, known)
                 inner = None if low is None or high is None else (low[0], high[1] - 1)
                 if inner is None or inner[0] <= inner[1]:
                     self.block(body, {**known, axis: inner}, (*loops, s))
+
+    def walked(self, s: Sort, tensor: str, first: Expr, by: Expr, count: Expr,
+               known: dict[str, Interval | None]) -> None:
+        """Places in steps, as a loop over them would touch them."""
+        loop = Loop("each", integer(0), count, ())
+        most = _interval(count, known)
+        if most is not None and most[1] < 1:
+            return
+        index = add(first, mul(Ref(loop.axis), by))
+        within: Interval | None = None if most is None else (0, most[1] - 1)
+        self.access(s, tensor, index, None, {**known, loop.axis: within})
+        if tensor == s.target:
+            self.written(s, tensor, index, (loop,), ())
 
     def access(self, s: Statement, tensor: str, index: Expr, mask: Expr | None,
                known: Mapping[str, Interval | None]) -> None:

@@ -20,7 +20,7 @@ from anabranch.frontend.values import FULL, SCALAR, Element, State, Tensor, axes
 from anabranch.ir.core import Function, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, Span, fail
 from anabranch.ir.expr import Expr, Read, Var, integer, reads, renumber
-from anabranch.ir.ops import Compute, Gradient, Pin, Return
+from anabranch.ir.ops import Compute, Gradient, Order, Pin, Return
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import TensorType, tensor
 
@@ -122,6 +122,11 @@ class Builder:
     def pin(self, x: Tensor, layout: Layout, name: str = "") -> Tensor:
         op = Pin(self.value(x), layout, name, loc=self.loc, stage=self.stage,
                  recompute=self.recompute)
+        return self.tensor(self._append(op).result)
+
+    def order(self, x: Tensor, axis: int, count: int, descending: bool) -> Tensor:
+        op = Order(self.value(x), axis, count, descending=descending, loc=self.loc,
+                   stage=self.stage, recompute=self.recompute)
         return self.tensor(self._append(op).result)
 
     def gradient(self, of: Tensor, by: Sequence[Tensor]) -> list[Tensor]:

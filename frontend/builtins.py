@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.frontend import reshaping
+from anabranch.frontend import ordering, reshaping
 from anabranch.frontend.evaluate import Ambient, Frame, certain, integer, resolved, unsupported
 from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
 from anabranch.frontend.indexing import draw
@@ -284,6 +284,35 @@ def _arange(call: Call, start: object, stop: object = None, step: object = 1) ->
     return reshaping.arange(numbers[0], numbers[1], numbers[2], call.span)
 
 
+# ---- Order
+
+
+@builtin("sort")
+def _sort(call: Call, x: object, axis: object = -1, descending: bool = False) -> object:
+    """The elements in ascending order and their places; ties stay in order, nan comes last."""
+    down = _flag(descending, "descending", call)
+    return ordering.sort(as_tensor(x, call.span), axis, down, call.frame.builder, call.span)
+
+
+@builtin("argsort")
+def _argsort(call: Call, x: object, axis: object = -1, descending: bool = False) -> object:
+    down = _flag(descending, "descending", call)
+    return ordering.argsort(as_tensor(x, call.span), axis, down, call.frame.builder, call.span)
+
+
+@builtin("topk")
+def _topk(call: Call, x: object, k: object, axis: object = -1, largest: bool = True) -> object:
+    """The k largest elements, the largest first, and their places."""
+    count, up = integer(k, call.span, "the k of 'topk'"), _flag(largest, "largest", call)
+    return ordering.topk(as_tensor(x, call.span), count, axis, up, call.frame.builder, call.span)
+
+
+def _flag(value: object, name: str, call: Call) -> bool:
+    if not isinstance(value, bool):
+        raise fail(f"'{name}' is true or false, not {describe(value)}", call.span)
+    return value
+
+
 # ---- Lists
 
 
@@ -383,7 +412,7 @@ def _unsupported(name: str, what: str) -> None:
 
 
 for _name, _what in {
-    "grad": "gradients as a value ('grad') are", "sort": "'sort' is", "topk": "'topk' is",
+    "grad": "gradients as a value ('grad') are",
     "report": "'report' is", "minimize": "'minimize' in a recipe's own 'update' is",
     "images": "the reader 'images' is", "table": "the reader 'table' is",
 }.items():

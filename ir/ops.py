@@ -1,6 +1,7 @@
 """The op kinds. Most of a program is one kind, `Compute`: a statement in index notation.
 
     Compute    %y: f32[8, 4] = [i, j] sum[k < 16](%a[i, k] * %b[k, j])
+    Order      %y: i64[8, 4] = order(%x) {axis=1, descending=true}
     Pin        %y: f32[8, 4] = pin(%x, {model: S(1)})
     Gradient   %dw: f32[8], %db: f32[] = gradient(%loss, %w, %b)
     Box        %y: f32[8, 4] @ {data: B} = box(%x)
@@ -18,7 +19,7 @@ from typing import ClassVar
 
 from anabranch.ir.core import Block, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc
-from anabranch.ir.expr import Expr
+from anabranch.ir.expr import Expr, Read, Var
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import TensorType, category, itemsize, tensor
 
@@ -95,6 +96,54 @@ class Compute(Op):
             layout=self.result.type.layout, name=self.result.name,
             loc=self.loc, stage=self.stage, recompute=self.recompute,
         )
+
+
+class Order(Op):
+    """The places of the elements along an axis, in ascending or descending order; the first
+    `count` of them. Ties keep their order, and nan is larger than any number.
+
+    Index notation cannot say this, so the rules are stated instead of derived: it may be split as
+    a statement that reads each row whole, `[i, (), j] order[p](%x[i, p, j])`, whose parts the
+    properties give; it does n log2(n) comparisons a row; places have no gradient.
+    """
+
+    __slots__ = ("axis", "count", "descending")
+    kind = "order"
+    attributes: ClassVar[tuple[str, ...]] = ("axis", "count", "descending")
+
+    def __init__(self, operand: Value, axis: int, count: int, *, descending: bool = False,
+                 layout: Layout | None = None, name: str = "", loc: Loc = NOWHERE, stage: int = 0,
+                 recompute: int = 0) -> None:
+        self.axis, self.count, self.descending = axis, count, descending
+        shape = operand.type.shape
+        super().__init__([operand], [tensor("i64", (*shape[:axis], count, *shape[axis + 1:]),
+                                            layout)],
+                         [name], loc=loc, stage=stage, recompute=recompute)
+
+    @property
+    def ranges(self) -> tuple[tuple[str, int], ...]:
+        return tuple((f"i{d}", n) for d, n in enumerate(self.operands[0].type.shape))
+
+    @property
+    def extents(self) -> dict[str, int]:
+        return dict(self.ranges)
+
+    @property
+    def dims(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(() if d == self.axis else (v,) for d, (v, _) in enumerate(self.ranges))
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        return (f"i{self.axis}",)
+
+    @property
+    def body(self) -> Expr:
+        return Read(0, tuple(Var(v) for v, _ in self.ranges))
+
+    def clone(self, operands: Sequence[Value]) -> Order:
+        return Order(operands[0], self.axis, self.count, descending=self.descending,
+                     layout=self.result.type.layout, name=self.result.name, loc=self.loc,
+                     stage=self.stage, recompute=self.recompute)
 
 
 class Pin(Op):

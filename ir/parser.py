@@ -19,7 +19,7 @@ from anabranch.ir.core import Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, Note, Span, nearest
 from anabranch.ir.expr_parser import Line, Operands, Tokens, right_side
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Box, Compute, Fused, Gradient, Pin, Return, Scan, Transfer
+from anabranch.ir.ops import Box, Compute, Fused, Gradient, Order, Pin, Return, Scan, Transfer
 from anabranch.ir.sbp import PARTIAL_OPS, B, Layout, P, S, Sbp
 from anabranch.ir.types import DTYPES, TensorType, tensor
 
@@ -390,6 +390,16 @@ def _single(statement: _Statement) -> Value:
     return operands[0]
 
 
+def _order(statement: _Statement) -> Order:
+    type, axis = statement.type, statement.number("axis")
+    if axis >= type.rank:
+        raise statement.fault(f"there is no axis {axis} in {type}")
+    op = Order(_single(statement), axis, type.shape[axis], layout=type.layout,
+               descending=statement.take("descending") == "true", **statement.common)
+    statement.check_types([op.result.type])
+    return op
+
+
 def _pin(statement: _Statement) -> Pin:
     found = PIN.match(statement.code)
     if found is None:
@@ -485,8 +495,8 @@ def _return(statement: _Statement) -> Return:
 
 
 _KINDS: dict[str, Callable[[_Statement], Op]] = {
-    Pin.kind: _pin, Gradient.kind: _gradient, Box.kind: _box, Transfer.kind: _transfer,
-    Return.kind: _return,
+    Order.kind: _order, Pin.kind: _pin, Gradient.kind: _gradient, Box.kind: _box,
+    Transfer.kind: _transfer, Return.kind: _return,
 }
 _REGIONS: dict[str, Callable[[_Statement, Iterator[Line]], Op]] = {
     Fused.kind: _fused, Scan.kind: _scan,

@@ -21,7 +21,18 @@ from typing import Any
 from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, Span
 from anabranch.ir.expr import Call, Cast, Const, Expr, Origin, Rand, Read, Var
-from anabranch.ir.ops import Box, Compute, Fused, Gradient, Pin, Return, Scan, Transfer, region_of
+from anabranch.ir.ops import (
+    Box,
+    Compute,
+    Fused,
+    Gradient,
+    Order,
+    Pin,
+    Return,
+    Scan,
+    Transfer,
+    region_of,
+)
 from anabranch.ir.types import DTYPES, is_float
 
 # primitive -> (sign, level): a higher level binds tighter; equal levels associate to the left,
@@ -174,6 +185,12 @@ def _labels(operands: list[str]) -> list[str]:
     return [name if operands.index(name) == i else f"#{i}" for i, name in enumerate(operands)]
 
 
+def _order(op: Order, names: Names) -> Statement:
+    """How many come first is read off the type of the result."""
+    own = {"axis": str(op.axis)} | ({"descending": "true"} if op.descending else {})
+    return f"order({_values(op.operands, names)})", own
+
+
 def _pin(op: Pin, names: Names) -> Statement:
     return f"pin({names[op.operands[0]]}, {op.layout})", {}
 
@@ -217,8 +234,8 @@ def _return(op: Return, names: Names) -> Statement:
 
 
 _STATEMENTS: dict[type[Op], Callable[[Any, Names], Statement]] = {
-    Compute: _compute, Pin: _pin, Gradient: _gradient, Box: _box, Transfer: _transfer,
-    Fused: _fused, Scan: _scan, Return: _return,
+    Compute: _compute, Order: _order, Pin: _pin, Gradient: _gradient, Box: _box,
+    Transfer: _transfer, Fused: _fused, Scan: _scan, Return: _return,
 }
 
 

@@ -43,7 +43,7 @@ from anabranch.ir.expr import (
     variables,
 )
 from anabranch.ir.index import Affine, affine, scatter_places
-from anabranch.ir.ops import Box, Compute, Fused, Pin, Return, Scan, identity
+from anabranch.ir.ops import Box, Compute, Fused, Order, Pin, Return, Scan, identity
 from anabranch.ir.philox import normal, uniform
 from anabranch.ir.recurrence import scan_axis, statements
 from anabranch.ir.scalar import PRIMITIVES, dtype_of
@@ -124,6 +124,8 @@ def evaluate_op(
         match op:
             case Compute():
                 return [_compute(op, operands, double, micro)]
+            case Order():
+                return [ordered(operands[0], op.axis, op.count, op.descending)]
             case Pin() | Box():
                 return [operands[0]]
             case Fused():
@@ -132,6 +134,15 @@ def evaluate_op(
                 return _scan(op, operands, double, micro)
     raise CompilerBug(f"the reference evaluator cannot run '{op.kind}': gradients must have been "
                       "expanded, and a transfer needs all ranks", op.loc)
+
+
+def ordered(x: Array, axis: int, count: int, descending: bool) -> Array:
+    """The places of the first elements along an axis; ties in the order that they have."""
+    rows = np.flip(x, axis) if descending else x
+    places = np.argsort(rows, axis=axis, kind="stable")
+    if descending:
+        places = x.shape[axis] - 1 - np.flip(places, axis)
+    return np.take(places, range(count), axis=axis).astype(np.int64)
 
 
 def _argument(x: Any, value: Value, double: bool) -> Array:
@@ -453,6 +464,11 @@ def _both(active: Active, more: Array) -> Array:
     return more if active is None else active & more
 
 
+def _happens(condition: Array, space: Space) -> bool:
+    """Whether a condition holds at any element; what reads an empty tensor may have none."""
+    return bool(condition.any()) and all(space.shape)
+
+
 def _call(expr: Call, space: Space, active: Active) -> Array:
     match expr:
         case Call("where", (condition, yes, no)):
@@ -476,7 +492,7 @@ def _checked(place: Expr, extent: Expr, space: Space, active: Active) -> Array:
     wrong = (index < 0) | (index >= size)
     if active is not None:
         wrong = wrong & active
-    if wrong.any():
+    if _happens(wrong, space):
         at = np.unravel_index(np.argmax(wrong), wrong.shape)
         bad = np.broadcast_to(index, wrong.shape)[at]
         limit = np.broadcast_to(size, wrong.shape)[at]
@@ -514,7 +530,7 @@ def _read(expr: Read, space: Space, active: Active) -> Array:
     if expr.pad is not None:
         pad = _value(expr.pad, space, _both(active, ~inside))
         return np.where(inside, values, pad).astype(values.dtype, copy=False)
-    if (~inside if active is None else active & ~inside).any():
+    if _happens(_both(active, ~inside), space):
         raise CompilerBug("a read that is chosen lies outside its tensor", space.loc)
     return values
 

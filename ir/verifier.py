@@ -27,6 +27,7 @@ from anabranch.ir.ops import (
     Compute,
     Fused,
     Gradient,
+    Order,
     Pin,
     Return,
     Scan,
@@ -322,6 +323,18 @@ def _reduced_dtypes(reduce: str, body: str) -> tuple[str, ...]:
     return (body,)
 
 
+def _order(check: _Check, op: Order) -> str:
+    """Along an axis that there is, of no more elements than it has."""
+    source = op.operands[0].type
+    if not 0 <= op.axis < source.rank:
+        return f"there is no axis {op.axis} in {source}"
+    if not 0 <= op.count <= source.shape[op.axis]:
+        return f"the first {op.count} of {source.shape[op.axis]}"
+    shape = (*source.shape[: op.axis], op.count, *source.shape[op.axis + 1 :])
+    given = op.result.type
+    return "" if (given.dtype, given.shape) == ("i64", shape) else f"places are i64{list(shape)}"
+
+
 def _pin(check: _Check, op: Pin) -> str:
     if op.result.type is not op.operands[0].type:
         return "a pin changes no type"
@@ -445,18 +458,21 @@ def _region_return(check: _Check, op: Return) -> str:
 RULES: tuple[tuple[tuple[str, ...], type[Op] | None, tuple[OpRule, ...]], ...] = (
     (PHASES, None, (_operands, _results, _common)),
     (PHASES, Compute, (_ranges, _shape, _reduction, _expressions)),
+    (PHASES, Order, (_order,)),
     (PHASES, Return, (_return,)),
     (PHASES, Scan, ()),  # what holds of it is asked after its region
     (("global",), Pin, (_pin,)),
     (("global",), Gradient, (_gradient,)),
     (PLANNED, Compute, (_together,)),
     (PLANNED, Scan, (_together,)),
+    (PLANNED, Order, (_together,)),
     (PLANNED, Box, (_box,)),
     (("boxed",), Box, (_step,)),
     (PER_RANK, Transfer, (_transfer,)),
     (("fused",), Fused, (_fused,)),
 )
-KINDS: tuple[type[Op], ...] = (Compute, Pin, Gradient, Box, Transfer, Fused, Scan, Return)
+KINDS: tuple[type[Op], ...] = (
+    Compute, Order, Pin, Gradient, Box, Transfer, Fused, Scan, Return)
 
 
 def _rules(phase: str) -> dict[type[Op], tuple[OpRule, ...]]:

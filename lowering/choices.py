@@ -27,7 +27,7 @@ import numpy as np
 from anabranch.ir.core import Argument, Function, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Compute, Pin, Return
+from anabranch.ir.ops import Compute, Order, Pin, Return
 from anabranch.ir.sbp import Layout, P, broadcast_on, local_box
 from anabranch.ir.types import TensorType, itemsize
 from anabranch.lowering.cost import fires, part_seconds, step_prices
@@ -167,7 +167,7 @@ class _Builder:
 
     def _of_op(self, op: Op) -> Priced:
         match op:
-            case Compute():
+            case Compute() | Order():
                 return self._compute(op)
             case Pin():
                 return self._pin(op)
@@ -200,7 +200,7 @@ class _Builder:
             raise conflict(demands, lambda some: bool(meeting(some)))
         return found
 
-    def _compute(self, op: Compute) -> Priced:
+    def _compute(self, op: Compute | Order) -> Priced:
         settled = self.settled.of_op(op, self.mesh)
         every = split_options(op, self.mesh, small=self.small, settled=settled)
         options = {
@@ -210,7 +210,7 @@ class _Builder:
         self.terms[op.result] = {result.partial for _, result in options} | NO_TERMS
         return options
 
-    def _seconds(self, op: Compute, option: Option, splits: tuple[str, ...]) -> float:
+    def _seconds(self, op: Compute | Order, option: Option, splits: tuple[str, ...]) -> float:
         """Seconds of an op in a step."""
         operands, result = option
         once = part_seconds(op, splits, self.mesh, self.machine)
@@ -325,7 +325,7 @@ class Ties:
         path = op.loc.path
         if isinstance(op, Return) or not NUMBER.search(path):
             return op
-        alike = structure(op) if isinstance(op, Compute) else op.result.type
+        alike = structure(op) if isinstance(op, Compute | Order) else op.result.type
         here = (path, op.loc.line, alike, op.stage, settled, op.recompute)
         self.count[here] += 1
         return ("op", self._shared(path), *here[1:], self.count[here])

@@ -20,7 +20,7 @@ from typing import Any
 from anabranch.ir.expr import Call, Cast, Expr, Read, reads, variables
 from anabranch.ir.index import affine, conjuncts, scatter_places
 from anabranch.ir.mesh import MICRO, STAGE, Mesh
-from anabranch.ir.ops import Compute
+from anabranch.ir.ops import Compute, Order
 from anabranch.ir.sbp import Layout, balanced, local_box
 from anabranch.ir.scalar import flops
 from anabranch.ir.types import TensorType, itemsize
@@ -37,12 +37,12 @@ class Work:
     bytes: Any
 
 
-def work(op: Compute) -> Work:
+def work(op: Compute | Order) -> Work:
     """The whole compute on one rank."""
     return _work(op, op.extents)
 
 
-def symbolic(op: Compute) -> Work:
+def symbolic(op: Compute | Order) -> Work:
     """Work as sympy expressions; the symbols are the index variables' extents by name."""
     import sympy
 
@@ -50,13 +50,30 @@ def symbolic(op: Compute) -> Work:
     return _work(op, extents)
 
 
-def _work(op: Compute, extents: Mapping[str, Any]) -> Work:
+def _work(op: Compute | Order, extents: Mapping[str, Any]) -> Work:
+    if isinstance(op, Order):
+        return _ordering(op, extents)
     points = _product(extents[name] for name in _visited(op))
     each = flops(op.body) + sum(flops(term) for term in _tests(op)) + bool(op.reduce)
     moved = _product(extents[v] for v in op.result_vars) * itemsize(op.result.type.dtype)
     for read in _distinct_reads(op):
         moved += _footprint(op, read, extents) * itemsize(op.operands[read.operand].type.dtype)
     return Work(points * each, moved)
+
+
+def _ordering(op: Order, extents: Mapping[str, Any]) -> Work:
+    """As stated: n log2(n) comparisons a row; what is read and the places that are written."""
+    rows = _product(extents[v] for dim in op.dims for v in dim)
+    length = extents[op.reduced[0]]
+    levels = length.bit_length() if isinstance(length, int) else _logarithm(length)
+    moved = length * itemsize(op.operands[0].type.dtype) + op.count * itemsize("i64")
+    return Work(rows * length * levels, rows * moved)
+
+
+def _logarithm(length: Any) -> Any:
+    import sympy
+
+    return sympy.log(length, 2)
 
 
 def _visited(op: Compute) -> list[str]:
@@ -94,10 +111,10 @@ def _product(factors: Any) -> Any:
     return math.prod(factors)
 
 
-def is_contraction(op: Compute) -> bool:
+def is_contraction(op: Compute | Order) -> bool:
     """Whether the compute is a sum of products of two tensors, which libraries do at full rate:
     each factor is read through its own variables and something is reduced that both have."""
-    if op.reduce != "sum" or op.guard is not None:
+    if isinstance(op, Order) or op.reduce != "sum" or op.guard is not None:
         return False
     body = op.body.arg if isinstance(op.body, Cast) else op.body
     match body:
@@ -117,7 +134,7 @@ def fires(layouts: Iterable[Layout], mesh: Mesh) -> int:
     return mesh.micro if any(layout[MICRO].kind != "B" for layout in layouts) else 1
 
 
-def seconds(op: Compute, operands: Sequence[Layout], result: Layout, mesh: Mesh,
+def seconds(op: Compute | Order, operands: Sequence[Layout], result: Layout, mesh: Mesh,
             machine: Machine) -> float:
     """Predicted seconds of one firing on the busiest rank; `machine` has the rates of one rank."""
     chosen = legal_structure(structure(op), tuple(operands), result, mesh)
@@ -125,17 +142,19 @@ def seconds(op: Compute, operands: Sequence[Layout], result: Layout, mesh: Mesh,
     return part_seconds(op, tuple(signature.split for signature in chosen), mesh, machine)
 
 
-def part_seconds(op: Compute, splits: tuple[str, ...], mesh: Mesh, machine: Machine) -> float:
+def part_seconds(
+    op: Compute | Order, splits: tuple[str, ...], mesh: Mesh, machine: Machine
+) -> float:
     """Seconds of one firing where the axes of the mesh split these variables (empty: none)."""
     return _part_seconds(_Counted(structure(op), op), splits, mesh, machine)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Counted:
-    """A compute to count, compared by its structure."""
+    """An op to count, compared by its structure."""
 
     structure: Structure
-    op: Compute
+    op: Compute | Order
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Counted) and self.structure is other.structure
@@ -152,7 +171,7 @@ def _part_seconds(
     return machine.work_seconds(done.flops, done.bytes, contraction=is_contraction(counted.op))
 
 
-def part_work(op: Compute, splits: tuple[str, ...], mesh: Mesh) -> Work:
+def part_work(op: Compute | Order, splits: tuple[str, ...], mesh: Mesh) -> Work:
     """What the busiest rank does in one firing where the axes split these variables."""
     return _work(op, part_extents(op.extents, splits, mesh))
 

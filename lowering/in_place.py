@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from anabranch.ir.core import Argument, Function, Op, Value
 from anabranch.ir.expr import Expr, Read, Var, call, reads
-from anabranch.ir.ops import Compute, Fused, Return, Transfer
+from anabranch.ir.ops import Compute, Fused, Return
 
 InPlace = dict[Op, dict[Value, Value]]
 """Op -> {its result: the state that it overwrites}."""
@@ -122,11 +122,12 @@ def _can_overwrite(new: Value, state: Value, last: Return, values: list[Value]) 
     """Whether the maker of `new` may overwrite `state` while it reads it: no reduction, every read
     of the state at the place that is written, and nobody else wants the new value."""
     op = new.op
-    if op is None or isinstance(op, Transfer) or set(new.uses) != {last} or values.count(new) != 1:
+    if set(new.uses) != {last} or values.count(new) != 1:
         return False
     if isinstance(op, Compute):
         return not op.reduce and _reads_in_place(op, state)
-    assert isinstance(op, Fused)
+    if not isinstance(op, Fused):
+        return False
     inner = [op.region.args[k] for k, v in enumerate(op.operands) if v is state]
     return all(
         isinstance(o, Return) or (isinstance(o, Compute) and not o.reduce and all(

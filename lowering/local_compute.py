@@ -38,7 +38,7 @@ from anabranch.ir.expr import (
 )
 from anabranch.ir.index import Affine, affine
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute
+from anabranch.ir.ops import Compute, Order
 from anabranch.ir.sbp import Layout, Sbp, local_box
 from anabranch.ir.scalar import PRIMITIVES, dtype_of
 from anabranch.ir.types import TensorType, accumulator, is_float, tensor
@@ -63,14 +63,17 @@ def local_type(type: TensorType, mesh: Mesh, place: Place) -> TensorType:
 
 
 def local_compute(
-    op: Compute, operands: Sequence[Value], mesh: Mesh, place: Place
-) -> Compute:
+    op: Compute | Order, operands: Sequence[Value], mesh: Mesh, place: Place
+) -> Compute | Order:
     """The part of `op` at a place of the mesh, over the local values of its operands."""
     layouts = tuple(v.type.layout or Layout() for v in op.operands)
     form = _local_form(structure(op), layouts, op.result.type.layout or Layout(), mesh, place)
     if form is None:
         raise CompilerBug(
             f"no signature of {op.result} takes {', '.join(map(str, layouts))}", op.loc)
+    if isinstance(op, Order):  # of the rows that the rank has, which are whole
+        return Order(operands[0], op.axis, op.count, descending=op.descending,
+                     name=op.result.name, loc=op.loc, stage=op.stage, recompute=op.recompute)
     return Compute(
         operands, form.dtype, form.ranges, op.dims, form.body, reduce=op.reduce,
         reduced=op.reduced, guard=form.guard, name=op.result.name, loc=op.loc, stage=op.stage,

@@ -16,7 +16,7 @@ import itertools
 from anabranch.ir.core import Function, Module, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import MICRO, STAGE, Mesh
-from anabranch.ir.ops import Box, Compute, Return, Transfer
+from anabranch.ir.ops import Box, Compute, Order, Return, Transfer
 from anabranch.lowering.local_compute import Place, local_compute, local_type
 from anabranch.lowering.transfers import Spot, lower_step
 
@@ -60,7 +60,7 @@ class _Rank:
 
     def here(self, op: Op, made: Function) -> None:
         match op:
-            case Compute():
+            case Compute() | Order():
                 operands = [self.values[v] for v in op.operands]
                 part = local_compute(op, operands, self.inner, self.place)
                 self.values[op.result] = made.body.append(part).result

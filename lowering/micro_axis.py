@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from anabranch.ir.core import Function, Op, Value
 from anabranch.ir.diagnostics import Loc, fail
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute, Pin, Return
+from anabranch.ir.ops import Compute, Order, Pin, Return
 from anabranch.ir.sbp import B, S, Sbp
 from anabranch.lowering.boxing import whole_batch
 from anabranch.lowering.settled import AxisPlan
@@ -57,7 +57,7 @@ def _arguments(function: Function, micro: int) -> dict[Value, Sbp]:
 
 def _candidates(op: Op, values: dict[Value, Sbp], micro: int) -> Iterator[Entries]:
     """The signatures of an op in time, most wanted first."""
-    if isinstance(op, Compute):
+    if isinstance(op, Compute | Order):
         for operands, result in options(op, Mesh(((MICRO, micro),)), small=True):
             yield tuple(layout[MICRO] for layout in operands), result[MICRO]
     else:
@@ -135,7 +135,7 @@ def _make_in_parts(function: Function, found: AxisPlan, micro: int) -> None:
 def _free(function: Function) -> set[Op]:
     free: set[Op] = set()
     for op in function.body:
-        if isinstance(op, Compute | Pin) and all(
+        if isinstance(op, Compute | Order | Pin) and all(
             v.type.rank == 0 or v.op in free for v in op.operands
         ):
             free.add(op)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from anabranch.ir.core import Function, Module, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute
+from anabranch.ir.ops import Compute, Order
 from anabranch.ir.sbp import Layout
 from anabranch.lowering.choices import build_choices
 from anabranch.lowering.decisions import Decisions
@@ -114,7 +114,7 @@ def _settle(function: Function, decisions: Decisions, axis: str) -> AxisPlan:
 
 def _check_legal(function: Function, mesh: Mesh) -> None:
     for op in function.body:
-        if isinstance(op, Compute):
+        if isinstance(op, Compute | Order):
             operands, result = _layouts(op.operands), _layouts(op.results)[0]
             if legal(op, operands, result, mesh) is None:
                 raise CompilerBug(f"planned {', '.join(map(str, operands))} -> {result} for an op "

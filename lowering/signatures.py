@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.expr import Const, Expr, Read, reads, variables, walk
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute
+from anabranch.ir.ops import Compute, Order
 from anabranch.ir.sbp import B, Layout, P, S, Sbp, layout_on
 from anabranch.ir.types import category
 from anabranch.lowering.carries import carried, linear_in
@@ -97,8 +97,12 @@ Entries = tuple[tuple[Sbp, ...], Sbp]  # on one axis: of the operands, of the re
 Settled = tuple[Entries | None, ...]  # by axis: entries that are decided, or none yet
 
 
-def structure(op: Compute) -> Structure:
-    """The interned structure of a compute."""
+def structure(op: Compute | Order) -> Structure:
+    """The interned structure of a compute, or the one that is stated of an order."""
+    if isinstance(op, Order):
+        source = op.operands[0].type
+        return _intern(op.ranges, op.dims, op.kind, op.reduced, None, op.body, (source.shape,),
+                       (source.dtype,), op.result.type.dtype, (str(op.count),))
     return _intern(
         op.ranges, op.dims, op.reduce, op.reduced, op.guard, op.body,
         tuple(v.type.shape for v in op.operands), tuple(v.type.dtype for v in op.operands),
@@ -312,7 +316,7 @@ def _is_filled(of: Structure, chosen: Sequence[Rule], mesh: Mesh) -> bool:
 # --- what others ask -----------------------------------------------------------------------------
 
 
-def options(op: Compute, mesh: Mesh, *, small: bool = False) -> tuple[Option, ...]:
+def options(op: Compute | Order, mesh: Mesh, *, small: bool = False) -> tuple[Option, ...]:
     """All legal (operand layouts, result layout) on a mesh, without those in which an operand is
     whole where a part would do. Splits that would leave some ranks without work are legal but left
     out, unless `small`."""
@@ -320,7 +324,7 @@ def options(op: Compute, mesh: Mesh, *, small: bool = False) -> tuple[Option, ..
 
 
 def split_options(
-    op: Compute, mesh: Mesh, *, small: bool = False, settled: Settled = ()
+    op: Compute | Order, mesh: Mesh, *, small: bool = False, settled: Settled = ()
 ) -> dict[Option, tuple[str, ...]]:
     """The same options, each with the variable that every axis splits (empty: none). Where entries
     on an axis are `settled`, only those."""
@@ -345,7 +349,7 @@ def _signatures(of: Structure, parts: int) -> tuple[Signature, ...]:
     return tuple(found.values())
 
 
-def signatures(op: Compute, parts: int) -> tuple[Signature, ...]:
+def signatures(op: Compute | Order, parts: int) -> tuple[Signature, ...]:
     """The legal signatures on one axis that cuts into `parts`; the first is all B."""
     return _signatures(structure(op), parts)
 
@@ -378,7 +382,7 @@ def legal_structure(
 
 
 def legal(
-    op: Compute, operand_layouts: Sequence[Layout], result_layout: Layout, mesh: Mesh
+    op: Compute | Order, operand_layouts: Sequence[Layout], result_layout: Layout, mesh: Mesh
 ) -> tuple[Signature, ...] | None:
     """The signature on every axis of the mesh that these layouts amount to, or None. Beside the
     options it accepts operands that are whole where a part would do."""

@@ -19,7 +19,7 @@ import numpy as np
 from anabranch.ir.core import Function, Module, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute, Return, Transfer, identity
+from anabranch.ir.ops import Compute, Order, Return, Transfer, identity
 from anabranch.ir.reference import COMBINE, NUMPY, evaluate_op
 from anabranch.ir.sbp import Layout, balanced
 from anabranch.ir.types import TensorType, is_float
@@ -106,10 +106,10 @@ def _agreed(members: Sequence[Array]) -> Array:
 
 
 def in_parts(
-    op: Compute, operands: Sequence[Array], layouts: Sequence[Layout], result: Layout, mesh: Mesh,
-    random: np.random.Generator, *, double: bool = False,
+    op: Compute | Order, operands: Sequence[Array], layouts: Sequence[Layout], result: Layout,
+    mesh: Mesh, random: np.random.Generator, *, double: bool = False,
 ) -> Array:
-    """The result of one compute, worked out in parts in these layouts and put together again."""
+    """The result of one op, worked out in parts in these layouts and put together again."""
     laid = [Value(v.type.with_layout(layout), v.name)
             for v, layout in zip(op.operands, layouts, strict=True)]
     whole = op.clone(laid)

@@ -34,6 +34,7 @@ from anabranch.runtime.reference_math import (
     draw,
     from_memory,
     identity,
+    ordered,
     reduced,
     to_memory,
 )
@@ -192,6 +193,8 @@ class _Points:
                 COMBINE[reduce].at(self.memory[tensor].held, places, values)
             case ["Check", name, value, bound, mask]:
                 self.names[name] = self._checked(value, bound, mask)
+            case ["Sort", *walks, descending, _]:
+                self._sort(walks[:4], walks[4:], descending)
             case ["Loop", axis, start, stop, body, _]:
                 self._loop(axis, self.value(start), self.value(stop), body)
             case _:
@@ -237,6 +240,18 @@ class _Points:
             return places.reshape(-1), values.reshape(-1)
         chosen = self._whole(chosen)
         return places[chosen], values[chosen]
+
+    def _sort(self, read: Sequence[Node], written: Sequence[Node], descending: bool) -> None:
+        """The places in order along a walk over a tensor, at each point, put along another walk."""
+        rows, target = self._walked(read), self._walked(written)
+        source = self.memory[read[0]]
+        found = ordered(from_memory(source.held[rows], source.dtype), descending)
+        self.memory[written[0]].held[target] = found[:, : target.shape[1]]
+
+    def _walked(self, walk: Sequence[Node]) -> Array:
+        """The places of a walk (tensor, first place, step, count): a row for each point."""
+        first, (step, count) = self.value(walk[1]), (int(self.value(e).flat[0]) for e in walk[2:])
+        return self._whole(first).reshape(-1, 1) + step * np.arange(count)
 
     def _checked(self, value: Node, bound: Node, mask: Node) -> Array:
         index, size, chosen = self.value(value), self.value(bound), self._where(mask)

@@ -111,6 +111,14 @@ def reduced(reduce: str, x: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(total)
 
 
+def ordered(rows: Array, descending: bool) -> Array:
+    """The places of the elements of each row in order; ties as they stand, nan as the largest."""
+    if not descending:
+        return np.asarray(np.argsort(rows, axis=-1, kind="stable"))
+    backward = np.argsort(rows[..., ::-1], axis=-1, kind="stable")
+    return np.asarray(rows.shape[-1] - 1 - backward[..., ::-1])
+
+
 # --- random numbers: Philox4x32-10, as in the prelude of C kernels -----------------------------
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

@@ -38,7 +38,18 @@ from anabranch.ir.expr import (
     where,
 )
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import REDUCTIONS, Box, Compute, Fused, Gradient, Pin, Return, Scan, Transfer
+from anabranch.ir.ops import (
+    REDUCTIONS,
+    Box,
+    Compute,
+    Fused,
+    Gradient,
+    Order,
+    Pin,
+    Return,
+    Scan,
+    Transfer,
+)
 from anabranch.ir.reference import held
 from anabranch.ir.sbp import PARTIAL_OPS, B, Layout, P, S, Sbp
 from anabranch.ir.scalar import PRIMITIVES
@@ -220,7 +231,8 @@ class _Writer:
             if made is not None:
                 return made  # type: ignore[no-any-return]
         stage = self.draw(self.any_stage())
-        return self.compute(self.local_scope(stage), stage)
+        scope = self.local_scope(stage)
+        return (self.order(scope, stage) if self.chance(15) else None) or self.compute(scope, stage)
 
     def end(self) -> Return:
         scope = self.scope()
@@ -298,7 +310,8 @@ class _Writer:
         stage = self.draw(self.any_stage()) if scope is None else 0
         scope = self.local_scope(stage) if scope is None else scope
         extent, reverse = self.draw(SIZES), self.chance(30)
-        operands = self.draw(st.lists(st.sampled_from(scope), min_size=1, max_size=2))
+        some = st.lists(st.sampled_from(scope), min_size=1, max_size=2)
+        operands = self.draw(some) if scope else []
         reductions = [self.some(("", *REDUCTIONS)) for _ in range(self.draw(st.integers(1, 2)))]
         kinds = [(reduce, *self.dtypes(reduce)) for reduce in reductions]
         types = [self.typed(d, (extent, *self.draw(shapes(1)))) for _, d, _ in kinds]
@@ -316,6 +329,17 @@ class _Writer:
             places[op.result] = Var("t")
         region.append(Return([v for v in places if v not in histories]))
         return Scan(operands, region, "t", extent, reverse=reverse, **self.common(stage))
+
+    def order(self, scope: list[Value], stage: int) -> Order | None:
+        candidates = [v for v in scope if v.type.rank]
+        if not candidates:
+            return None
+        value = self.some(candidates)
+        axis = self.draw(st.integers(0, value.type.rank - 1))
+        count = self.draw(st.integers(0, value.type.shape[axis]))
+        layout = self.draw(layouts(self.mesh.inner, value.type.rank)) if self.planned else None
+        return Order(value, axis, count, descending=self.chance(50), layout=layout,
+                     name=self.draw(NAMES), **self.common(stage))
 
     # Computes
 

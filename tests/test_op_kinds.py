@@ -33,6 +33,18 @@ func @f(%x: f32[8, 16], %w: f32[16, 4]) {
 }
 """,
     ),
+    "order": (
+        {"global", "sbp", "boxed", "local", "fused"},
+        """\
+module phase=global
+
+func @f(%x: f32[8, 16]) {
+  %y: i64[8, 3] = order(%x) {axis=1, descending=true, stage=1}
+  %z: i64[0, 16] = order(%x) {axis=0}
+  return %y, %z
+}
+""",
+    ),
     "pin": (
         {"global"},
         """\

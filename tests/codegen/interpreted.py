@@ -29,7 +29,7 @@ from anabranch.ir.diagnostics import UserError
 from anabranch.ir.expr import Call, walk
 from anabranch.ir.launch import LaunchSpec
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Compute, Return
+from anabranch.ir.ops import Compute, Order, Return
 from anabranch.lowering.fuse import fuse
 from tests.codegen.cases import (
     CASES,
@@ -40,6 +40,7 @@ from tests.codegen.cases import (
     parsed,
 )
 from tests.codegen.groups import groups
+from tests.codegen.orders import numbers, orders
 from tests.codegen.test_c import data, rounded
 from tests.codegen.triton_cases import SMALL, cases, steps
 from tests.codegen.triton_memory import Outcome, assert_agrees, run
@@ -175,6 +176,14 @@ def test_random_fused_groups(made: Function) -> None:
             continue
         for value, expected in zip(op.operands, want, strict=True):
             np.testing.assert_allclose(values[value], expected, rtol=1e-3, atol=1e-3)
+
+
+@some
+@given(orders(longest=70))
+def test_random_orders_of_every_dtype(op: Order) -> None:
+    x = numbers(op)
+    outcome = run(op, [x], emit(op, TARGETS["triton"]))
+    np.testing.assert_array_equal(outcome.results[0], reference.evaluate_op(op, [x])[0])
 
 
 UNARY = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos",

@@ -12,9 +12,11 @@ import pytest
 
 from anabranch.codegen.emit import launches
 from anabranch.codegen.triton_compile import aligned, census, compile_kernel, load
+from anabranch.ir.core import Op, Value
 from anabranch.ir.launch import LaunchSpec
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Compute, Fused
+from anabranch.ir.ops import Compute, Fused, Order
+from anabranch.ir.types import DTYPES, tensor
 from tests.codegen.cases import CASES, PLAIN_PRODUCTS, PRODUCTS, as_one, parsed
 from tests.codegen.triton_cases import steps
 
@@ -66,8 +68,10 @@ def test_every_kind_of_kernel_compiles(tmp_path: Path) -> None:
     """Of every dtype; and with integers of 1 as constants, as triton's own launcher has them."""
     compiler = pytest.importorskip("triton.backends.compiler")
     target = compiler.GPUTarget("cuda", 90, 32)
-    ops = [as_one(parsed(text)) for text in CASES.values()]
+    ops: list[Op] = [as_one(parsed(text)) for text in CASES.values()]
     ops += [next(iter(parsed(text).body)) for text in (PRODUCTS | PLAIN_PRODUCTS).values()]
+    ops += [Order(Value(tensor(dtype, (5, 70, 3)), "x"), 1, 7, descending=dtype == "bool")
+            for dtype in DTYPES]
     for op in ops:
         for spec in launches(op, "triton"):
             if spec.tiles:
