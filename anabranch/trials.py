@@ -71,12 +71,12 @@ def _trials(
         if given is None:
             return
         shape = [numbers[n % len(numbers)] for n in range(length)]
-        trial = trial_with(function, {**given, **_elementwise(function, shape)})
+        trial = trial_with(function, {**given, **elementwise(function, shape)})
         if trial is not None:
             yield trial
 
 
-def _elementwise(function: Function, shape: list[int]) -> dict[str, object]:
+def elementwise(function: Function, shape: list[int]) -> dict[str, object]:
     """A shape for the parameters of a scalar op, which may have any."""
     found: dict[str, object] = {}
     for param in function.definition.params:
@@ -94,15 +94,22 @@ def trial_with(function: Function, given: Mapping[str, object]) -> Trial | None:
         made = build_entry(function, Sizes(given), builder)
     except UserError:
         return None
+    arguments = accepted(made)
+    return None if arguments is None else Trial(made, arguments, given)
+
+
+def accepted(function: IrFunction) -> tuple[Array, ...] | None:
+    """Data of the first domain that gives finite results, or else of the last one; None where data
+    have no meaning for the function."""
     for domain in DOMAINS:
-        arguments = _arguments(made, np.random.default_rng(SEED), domain)
+        arguments = _arguments(function, np.random.default_rng(SEED), domain)
         try:
-            results = evaluate(made, arguments)
+            results = evaluate(function, arguments)
         except UserError:
             return None
         if all(np.all(np.isfinite(r)) for r in results):
             break
-    return Trial(made, arguments, given)
+    return arguments
 
 
 # ---- data

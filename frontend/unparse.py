@@ -38,6 +38,11 @@ def format_module(module: s.Module) -> str:
     return "".join(line + "\n" for line in lines)
 
 
+def format_header(node: s.OpDef | s.FuncDef | s.ModelDef) -> str:
+    """How a definition begins, on one line: `op softmax(x: T[*I, N]) -> T[*I, N]`."""
+    return _lines(node)[0].removesuffix(":")
+
+
 def format_expression(expr: s.Expr | s.Keyword, level: int = _ANY) -> str:
     """One line of text, in parentheses if it binds less tightly than `level`."""
     text = _text(expr)

@@ -24,6 +24,7 @@ from anabranch.runtime.errors import RuntimeFailure
 
 SUBCOMMANDS = {
     "check": "find what is wrong with a program, and show what is derived of its ops",
+    "ops": "show the operators of the library and what is derived of them",
     "explain": "show how a program is distributed, and why",
     "dump": "show a program at a stage of the compiler",
     "train": "train a model by the recipe of its program",

@@ -1,0 +1,297 @@
+"""What is derived of an op, in short: which layouts it may have as a whole, what it costs as a
+formula, and the statements of its gradient.
+
+    found = derive(function)          # None where no sizes can be made up for it
+    found.layouts[1].text(...)        # x S(0) -> S(0)
+
+Sizes stand for the names in the op's signature: a formula has `N` where the op has `N`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from anabranch.frontend.builder import Builder
+from anabranch.frontend.check import sample
+from anabranch.frontend.entries import Sizes, build_entry
+from anabranch.frontend.values import Function
+from anabranch.gradient_check import float_inputs, gradient_of, weighted
+from anabranch.ir.core import Function as IrFunction
+from anabranch.ir.core import Module, Op, Value
+from anabranch.ir.diagnostics import UserError
+from anabranch.ir.ops import Compute, Return
+from anabranch.ir.printer import Names, print_expr, print_op
+from anabranch.ir.rewrite import clone_module
+from anabranch.ir.sbp import B, Sbp
+from anabranch.ir.types import tensor
+from anabranch.lowering.cost import Work, symbolic
+from anabranch.lowering.signatures import signatures
+from anabranch.lowering.simplify import simplify
+from anabranch.trials import Trial, elementwise
+
+SIZES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)  # so that an extent says whose it is
+FITTING = (2, 3, 4, 5, 6, 7, 8, 10, 12)
+DRAWN, ENOUGH = 400, 4  # sets of sizes that are tried, and how many with a meaning are compared
+PARTS = 2
+MOST = 4000  # combinations of layouts that are followed through an op
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Layouts of an op's tensors on one axis. Nothing on the way changes its layout, but that
+    partial values are reduced between the parts: those of the statements called `reduced`."""
+
+    arguments: tuple[Sbp, ...]
+    results: tuple[Sbp, ...]
+    reduced: tuple[str, ...]
+    reductions: int
+
+    @property
+    def is_split(self) -> bool:
+        return any(entry != B for entry in (*self.arguments, *self.results))
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Everything about an op with some sizes; made when it is asked for."""
+
+    trial: Trial
+
+    @property
+    def function(self) -> IrFunction:
+        return self.trial.function
+
+    @property
+    def arguments(self) -> list[Value]:
+        """The tensors that are given to the op."""
+        return [a.value for a in self.function.arguments if a.role == "input"]
+
+    @cached_property
+    def plain(self) -> IrFunction:
+        """The op as it runs where no gradient is wanted."""
+        module = clone_module(Module({self.function.name: self.function}))
+        return simplify(module).functions[self.function.name]
+
+    @property
+    def statements(self) -> list[Op]:
+        return [op for op in self.plain.body if not isinstance(op, Return)]
+
+    @cached_property
+    def layouts(self) -> list[Whole]:
+        """Empty where a statement is of a kind that has no signatures of its own."""
+        return _whole_layouts(self.function)
+
+    @cached_property
+    def cost(self) -> Work | None:
+        """Operations and bytes of all statements; None where one is no loop nest."""
+        computes = [op for op in self.statements if isinstance(op, Compute)]
+        if len(computes) < len(self.statements):
+            return None
+        return _total(computes, _owners(self.trial.sizes))
+
+    @cached_property
+    def gradient(self) -> list[str]:
+        """The statements beyond those of the op itself; `d.x` is the gradient by x. Empty where
+        nothing has one."""
+        backward = _backward(self.function)
+        forward = set(written(self.plain))
+        return [line for line in written(backward) if line not in forward] if backward else []
+
+
+def derive(function: Function) -> Derived | None:
+    """With sizes that tell the dimensions apart as far as the op allows; None where none can be
+    made up."""
+    made = (elaborated(function, sizes, 1) for sizes in _sizes(function))
+    found = list(islice(filter(None, made), ENOUGH))
+    return max(found, key=_distinct) if found else None
+
+
+def _sizes(function: Function) -> Iterator[Sequence[int]]:
+    """Distinct ones; then such as fit together in many ways, if there are any to choose."""
+    yield SIZES
+    if not sample(function, SIZES, 1):
+        return
+    random = np.random.default_rng(0)
+    for _ in range(DRAWN):
+        yield [int(size) for size in random.choice(FITTING, len(SIZES))]
+
+
+def elaborated(
+    function: Function, sizes: Sequence[int], length: int, *, training: bool = True
+) -> Derived | None:
+    """A function with these sizes and length of packs, in order. Nothing is computed, so they may
+    be large. A parameter without a type is a matrix, if the function can do with one."""
+    builder = Builder(function.definition.name, training=training)
+    given = sample(function, sizes, length)
+    known: dict[str, object] = {**(given or _matrices(function, sizes, builder)),
+                                **elementwise(function, [sizes[0]])}
+    try:
+        made = build_entry(function, Sizes(known), builder)
+    except UserError:
+        return None
+    by_step = any(a.role == "step" for a in made.arguments) and given is None
+    return None if by_step else Derived(Trial(made, (), given or {}))
+
+
+def _matrices(function: Function, sizes: Sequence[int], builder: Builder) -> dict[str, object]:
+    return {param.name: builder.input(param.name, tensor("f32", (sizes[0], sizes[len(sizes) > 1])))
+            for param in function.definition.params if param.type is None and not param.default}
+
+
+def _distinct(found: Derived) -> int:
+    """How many sizes are those of one name alone; a result of length 1 hides what it is of."""
+    shapes = [v.type.shape for op in found.function.body for v in op.results]
+    return len(_owners(found.trial.sizes)) - 100 * any(1 in shape for shape in shapes)
+
+
+# ---- statements
+
+
+def written(function: IrFunction) -> list[str]:
+    """A function's statements in index notation."""
+    names = Plain(Names())
+    for value in function.body.args:
+        names.of(value)  # they come first
+    return [_statement(op, names) for op in function.body if not isinstance(op, Return)]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The printer's names without their sign; what has only a number is a `temp`."""
+
+    names: Names
+
+    def of(self, value: Value) -> str:
+        name = self.names[value].removeprefix("%")
+        return f"temp{name}" if name[0].isdigit() else name
+
+
+def _statement(op: Op, names: Plain) -> str:
+    if not isinstance(op, Compute):
+        return print_op(op, locations=False)
+    operands = [names.of(v) for v in op.operands]
+    text = print_expr(op.body, operands)
+    if op.reduce:
+        guard = "" if op.guard is None else f" if {print_expr(op.guard, operands)}"
+        text = f"{op.reduce}[{', '.join(op.reduced)}{guard}]({text})"
+    dims = ", ".join(d[0] if len(d) == 1 else f"({', '.join(d)})" for d in op.dims)
+    return f"{names.of(op.result)}[{dims}] = {text}"
+
+
+def _backward(function: IrFunction) -> IrFunction | None:
+    """The gradients of a function's results by its arguments, simplified as they run; what they
+    are multiplied by has the name of a gradient of the result."""
+    by = [a.value.name for a in float_inputs(function)]
+    found = weighted(function, None, np.random.default_rng(0))
+    if not by or found is None:
+        return None
+    scalar, weights = found
+    for number, value in enumerate(scalar.body.args[-len(weights):]):
+        value.name = "d.result" + (str(number) if len(weights) > 1 else "")
+    module = simplify(Module({function.name: gradient_of(scalar, by)}))
+    return module.functions[function.name]
+
+
+# ---- cost
+
+
+def _owners(sizes: Mapping[str, object]) -> dict[int, str]:
+    """The name in the signature that alone has this size."""
+    named: dict[int, list[str]] = {}
+    for name, size in sizes.items():
+        sole = size[0] if isinstance(size, list) and len(size) == 1 else size
+        if isinstance(sole, int) and sole > 1:
+            named.setdefault(sole, []).append(name)
+    return {size: names[0] for size, names in named.items() if len(names) == 1}
+
+
+def _total(computes: Sequence[Compute], owners: Mapping[int, str]) -> Work:
+    import sympy
+
+    flops, moved = sympy.Integer(0), sympy.Integer(0)
+    for op in computes:
+        work = symbolic(op)
+        called = {sympy.Symbol(v, positive=True, integer=True):
+                  sympy.Symbol(owners.get(extent, v), positive=True, integer=True)
+                  for v, extent in op.ranges}
+        flops += sympy.sympify(work.flops).subs(called, simultaneous=True)
+        moved += sympy.sympify(work.bytes).subs(called, simultaneous=True)
+    return Work(_readable(flops), _readable(moved))
+
+
+def _readable(formula: Any) -> Any:
+    import sympy
+
+    return min((sympy.factor_terms(formula), sympy.expand(formula)), key=lambda f: len(str(f)))
+
+
+# ---- layouts of the whole
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The layouts of the values so far, and those values that are made whole before they are
+    read: partial ones, by a reduction between the parts."""
+
+    entries: Mapping[Value, Sbp]
+    summed: frozenset[Value]
+
+
+def _whole_layouts(function: IrFunction) -> list[Whole]:
+    """Those that statement after statement may have, without any in which something is whole
+    where a part would do, or is made whole where it need not be."""
+    arguments = [a.value for a in function.arguments if a.role == "input"]
+    found = [_State({}, frozenset())]
+    for op in function.body:
+        if isinstance(op, Return):
+            return _best([_whole(state, arguments, op.operands) for state in found])
+        if not isinstance(op, Compute):
+            return []
+        after = [each for state in found for each in _after(op, state)]
+        found = sorted(after, key=lambda state: len(state.summed))[:MOST]
+    return []
+
+
+def _after(op: Compute, state: _State) -> Iterator[_State]:
+    for signature in signatures(op, PARTS):
+        entries, summed = dict(state.entries), set(state.summed)
+        for value, entry in zip(op.operands, signature.operands, strict=True):
+            if entries.setdefault(value, entry) != entry:
+                if entry != B or entries[value].kind != "P" or value.owner is None:
+                    break
+                summed.add(value)
+        else:
+            entries[op.result] = signature.result
+            yield _State(entries, frozenset(summed))
+
+
+def _whole(state: _State, arguments: Sequence[Value], results: Sequence[Value]) -> Whole:
+    summed = tuple(dict.fromkeys(value.name for value in state.entries if value in state.summed))
+    return Whole(tuple(state.entries.get(v, B) for v in arguments),
+                 tuple(state.entries.get(v, B) for v in results), summed, len(state.summed))
+
+
+def _best(rows: Sequence[Whole]) -> list[Whole]:
+    """Each way once, fewest reductions first."""
+    found: list[Whole] = []
+    for row in sorted(dict.fromkeys(rows), key=lambda row: row.reductions):
+        if not any(_is_worse(row, other) for other in found):
+            found = [other for other in found if not _is_worse(other, row)] + [row]
+    return found
+
+
+def _is_worse(row: Whole, other: Whole) -> bool:
+    """Whether `other` does with its arguments what `row` does, and has less whole or summed."""
+    if row.reductions and not any(entry.kind == "S" for entry in row.arguments):
+        return True
+    if row.reductions < other.reductions or (
+            row.results != other.results and not row.reductions > other.reductions):
+        return False
+    return all(a == b or (a == B and b.kind == "S")
+               for a, b in zip(row.arguments, other.arguments, strict=True))

@@ -1,0 +1,187 @@
+"""The table of operators: everything about every op, derived, and the page it makes."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.cli import main
+from anabranch.derived import Derived, derive
+from anabranch.frontend.program import loads
+from anabranch.operators import details, find, layouts, listing, operators_of
+from anabranch.samples import sample_of
+from tests.frontend.running import call
+from tests.library.ops import MODELS, OPS, op
+
+Array = np.ndarray[Any, Any]
+
+
+def derived(name: str) -> Derived:
+    found = derive(op(name))
+    assert found is not None, f"no sizes can be made up for '{name}'"
+    return found
+
+
+# ---- what is shown
+
+
+LAYOUTS = {
+    "matmul": ["x S(0), y S(0) -> S(0)", "x S(1), y B -> S(1)", "x B, y S(2) -> S(2)",
+               "x S(2), y S(1) -> P", "x P, y B -> P", "x B, y P -> P"],
+    "softmax": ["x S(0) -> S(0)", "x S(1) -> S(1)   when m, y are reduced on the way"],
+    "cross_entropy": ["x S(0), target S(0) -> P   when y is reduced on the way",
+                      "x S(1), target B -> B   when m, lse, y are reduced on the way"],
+    "embedding": ["ids S(0), table B -> S(0)", "ids B, table S(1) -> S(1)",
+                  "ids B, table S(0) -> P", "ids B, table P -> P",
+                  *(f"ids B, table P({k}) -> P({k})" for k in ("max", "min", "prod"))],
+    "gelu": ["x S(0) -> S(0)"],
+    "zeros": ["-> S(0)"],
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_are_those_of_the_whole_op(name: str) -> None:
+    assert sorted(layouts(derived(name))) == sorted(LAYOUTS[name])
+
+
+COSTS = {
+    "matmul": ("2*I*K*M*N", "4*I*(K*M + K*N + M*N)"),
+    "softmax": ("23*I*N", "8*I*(3*N + 2)"),
+    "embedding": ("0", "8*I*(D + 1)"),
+}
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_costs_are_formulas_in_the_sizes_of_the_signature(name: str) -> None:
+    cost = derived(name).cost
+    assert cost is not None
+    assert (str(cost.flops), str(cost.bytes)) == COSTS[name]
+
+
+def test_gradients_are_statements() -> None:
+    assert derived("matmul").gradient == [
+        "d.x[i0, m, k] = sum[n](d.result[i0, m, n] * y[i0, k, n])",
+        "d.y[i0, k, n] = sum[m](d.result[i0, m, n] * x[i0, m, k])"]
+    assert derived("embedding").gradient == [
+        "d.table[i00, d] = sum[i0 if ids[i0] == i00](d.result[i0, d])"]
+    assert derived("one_hot").gradient == []
+
+
+# ---- every op
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_everything_is_derived_of_every_op(name: str) -> None:
+    found = derived(name)
+    assert layouts(found)
+    assert found.cost is not None or not all(o.kind == "compute" for o in found.statements)
+    shown = details(find(name, None))
+    for part in (op(name).definition.doc, "layouts on an axis", "cost,", "example"):
+        assert part, f"'{name}' says nothing of itself"
+        assert part in shown
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_example_has_the_value_that_it_shows(name: str) -> None:
+    """The text is read back, as a user would."""
+    sample = sample_of(op(name))
+    assert sample is not None, f"no small numbers can be made up for '{name}'"
+    *given, line = str(sample).splitlines()
+    arrays = {name: array(value) for name, _, value in (text.partition(" = ") for text in given)}
+    expression, _, value = line.rpartition(") = ")
+    params = ", ".join(f"{n}: {dtype_of(x)}{list(x.shape)}" for n, x in arrays.items())
+    source = loads(f"def example({params}):\n    return {expression})\n")
+    found = call(source, "example", **arrays)
+    shown = ast.literal_eval(value)
+    for each, expected in zip(
+            found if isinstance(found, list) else [found],
+            shown if isinstance(found, list) else [shown], strict=True):
+        np.testing.assert_allclose(each, expected, rtol=6e-4, atol=1e-7)
+
+
+def array(text: str) -> Array:
+    made = np.array(ast.literal_eval(text))
+    return made.astype(np.float32) if made.dtype.kind == "f" else made
+
+
+def dtype_of(x: Array) -> str:
+    return {"f": "f32", "i": "i64", "b": "bool"}[x.dtype.kind]
+
+
+def test_an_example_is_that_of_the_compiled_op() -> None:
+    sample = sample_of(op("attention"))
+    assert sample is not None
+    plan = ab.compile(ab.loads("").attention, **sample.inputs)
+    with ab.Session(plan) as session:
+        np.testing.assert_allclose(session(**sample.inputs), sample.results[0], rtol=1e-5)
+
+
+# ---- the command line
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["ops", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_all_are_listed_with_their_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = {line.split()[0]: line for line in shown(capsys).splitlines() if line}
+    for name in (*OPS, *MODELS):
+        meaning = find(name, None).meaning
+        assert meaning in lines[name]
+        assert meaning
+
+
+def test_one_is_shown_with_its_definition(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "softmax")
+    assert text.startswith("op softmax(x: T[*I, N]) -> T[*I, N]\n\n  Exponentials scaled to sum")
+    assert "  m[*i]    = max[n](x[*i, n])\n" in text
+    assert "layouts" not in shown(capsys, "Linear")
+
+
+@pytest.mark.parametrize(("name", "complaint"), [
+    ("softmx", "did you mean 'softmax'?"), ("Liner", "did you mean 'Linear'?"),
+    ("exp", "is a function of the language itself"), ("qqqqq", "anabranch ops lists them all")])
+def test_what_there_is_not_is_refused(
+    name: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ops", name]) == 1
+    assert complaint in capsys.readouterr().err
+
+
+OWN = """
+op halves(x: T[*I, N], parts: int = 2) -> T[*I, N]:
+    "x over a number."
+    y[*i, n] = x[*i, n] / parts
+    return y
+
+op softmax(x: T[N]) -> T[N]:
+    y[n] = x[n]   # another one
+    return y
+"""
+
+
+def test_the_ops_of_a_file_are_shown_as_those_of_the_library_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.ab"
+    path.write_text(OWN)
+    assert shown(capsys, "--file", str(path)) == "own\n  halves   x over a number.\n  softmax\n"
+    text = shown(capsys, "halves", "--file", str(path))
+    assert "  d.x[i0, n] = d.result[i0, n] / 2.0\n" in text
+    assert "  halves(x) = [[0.05, -0.05], [0.3, 0.05]]\n" in text
+    assert "y[n] = x[n]   # another one" in shown(capsys, "softmax", "--file", str(path))
+    assert "Rows of a table." in shown(capsys, "embedding", "--file", str(path))
+
+
+def test_an_op_for_which_no_sizes_can_be_made_up_is_shown_as_it_is() -> None:
+    program = loads("op f(x: T[N]) -> T[N]:\n    assert N == 12345, \"odd\"\n"
+                    "    y[n] = x[n]\n    return y\n")
+    assert details(find("f", program)) == (
+        'op f(x: T[N]) -> T[N]\n\n  assert N == 12345, "odd"\n  y[n] = x[n]\n  return y')
+    assert listing(operators_of(program)) == "<program>\n  f"
