@@ -26,7 +26,7 @@ from rich.console import Console
 from benchmarks.oracles import pool
 from benchmarks.oracles.judge import KINDS
 from benchmarks.oracles.pool import Job
-from benchmarks.oracles.wishes import OPERATORS
+from benchmarks.oracles.wishes import NODE_TYPES, OPERATORS
 from benchmarks.oracles.work import BAD, SECONDS, work
 
 SUITES = ("opinfo", "onnx")
@@ -56,8 +56,9 @@ def score(job: Job) -> Score:
     fatal = [v for v in bad if v.kind in ("wrong", "crash", "hang")]
     taken = [f"taken: {v.message}" for v in bad if v.kind == "right"]
     messages = [f"{v.kind}: {v.message}" for v in (*samples, *fatal) if v.kind != "right"]
+    name = job.name if job.suite == "opinfo" else f"onnx {job.name}"
     return Score(
-        job.name, Counter(v.kind for v in (*samples, *fatal)),
+        name, Counter(v.kind for v in (*samples, *fatal)),
         tuple(dict.fromkeys((*messages, *taken))),
         sum(v.kind == "refused" for v in bad), len(taken))
 
@@ -65,6 +66,7 @@ def score(job: Job) -> Score:
 def jobs(suites: tuple[str, ...], op: str) -> list[Job]:
     """What there is to judge."""
     found = [Job("opinfo", name) for name in OPERATORS if "opinfo" in suites]
+    found += [Job("onnx", name) for name in NODE_TYPES if "onnx" in suites]
     return [job for job in found if not op or op in (job.name, job.name.split(".")[-1])]
 
 

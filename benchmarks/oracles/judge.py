@@ -10,7 +10,7 @@ or never come back: `pool.py` sees to that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -30,10 +30,11 @@ from anabranch.runtime.native import HEADER
 from anabranch.runtime.session import Session
 from benchmarks.oracles import programs
 from benchmarks.oracles.cases import Array, Case, Wanted
-from benchmarks.oracles.placements import ONE, Placement, placements
+from benchmarks.oracles.placements import ONE, Placement
 
 KINDS = ("right", "refused", "wrong", "crash", "hang")
 STALL = 20.0  # seconds without progress that end a run
+FAILURES = {"no progress": "hang", "different copies": "wrong"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,13 @@ class Trial:
     verdict: Verdict | None = None
 
 
-def prepare(case: Case, number: int, count: int) -> Trial:
-    """Judge a case by the reference evaluator, then compile it in `count` placements."""
+def prepare(case: Case, laid: Iterable[Placement]) -> Trial:
+    """Judge a case by the reference evaluator, then compile it as it is and in placements."""
     trial = Trial(case)
     trial.verdict = _guarded(partial(_by_reference, case))
     if trial.verdict is RIGHT:
         trial.verdict = None
-        laid = [None, *placements(case.operands, number, count)] if count else [None]
-        for mesh, members in _by_mesh(laid).items():
+        for mesh, members in _by_mesh([None, *laid]).items():
             verdict = _guarded(partial(_compile, trial, mesh, members))
             if verdict is not RIGHT:
                 trial.verdict = verdict
@@ -104,16 +104,17 @@ def compile_kernels(trials: Sequence[Trial]) -> None:
     build(toolchain, f"{HEADER}\n{plans[0].prelude}", sorted(texts))
 
 
-def judge(case: Case, number: int = 0, count: int = 12) -> Verdict:
+def judge(case: Case, laid: Iterable[Placement]) -> Verdict:
     """All of it, for one case."""
-    return conclude(prepare(case, number, count))
+    return conclude(prepare(case, laid))
 
 
 def refuses(case: Case) -> Verdict:
     """`refused` for a bad call that ends in a message for users, `right` for one that is taken."""
 
     def run() -> None:
-        evaluate(_alone(case), _given(case, _alone(case)))
+        with np.errstate(all="ignore"):
+            evaluate(_alone(case), _given(case, _alone(case)))
         with Session(_planned(case, ONE, [None]).plan, stall_seconds=STALL) as session:
             session.step("f", programs.feeds(case))
 
@@ -127,14 +128,19 @@ def _guarded(run: Callable[[], None]) -> Verdict:
     except UserError as error:
         return Verdict("refused", _short(error.diagnostics[0].message))
     except RunError as error:
-        stalled = "stall" in str(error) or "waits" in str(error)
-        return Verdict("hang" if stalled else "refused", _short(str(error)))
+        return Verdict(_kind_of(str(error)), _short(str(error)))
     except Wrong as error:
         return Verdict("wrong", str(error))
     except Exception as error:  # whatever it is, a user would see a traceback
         notes = " ".join(getattr(error, "__notes__", ()))
         return Verdict("crash", _short(f"{type(error).__name__}: {error} {notes}"))
     return RIGHT
+
+
+def _kind_of(message: str) -> str:
+    """What a failed run is: a run without progress, ranks that differ, or a message for users."""
+    found = [kind for words, kind in FAILURES.items() if words in message]
+    return found[0] if found else "refused"
 
 
 def _short(message: str) -> str:

@@ -87,13 +87,12 @@ def run(jobs: Sequence[Job], work: Work, processes: int, start_seconds: float) -
             if outcome == "busy":
                 continue
             busy.remove(worker)
+            if outcome == "again":
+                waiting.appendleft(worker.job)
+                continue
             if outcome == "done":
                 idle.append((worker.process, worker.pipe))
-                yield worker.job
-            elif worker.at.sample == TOGETHER and worker.job.apart:
-                yield worker.job
-            else:
-                waiting.appendleft(worker.job)
+            yield worker.job
     for process, pipe in idle:
         pipe.close()
         process.join()
@@ -127,7 +126,8 @@ def _heard(busy: Sequence[_Worker]) -> list[_Worker]:
 
 
 def _step(worker: _Worker) -> str:
-    """`busy`, `done` or `lost`, after one message or its absence."""
+    """After one message, or its absence: `busy`, `done`, `again` where the process is lost, `lost`
+    where nothing can be had of the job."""
     try:
         message = worker.pipe.recv() if worker.pipe.poll() else None
     except (EOFError, OSError):
@@ -155,8 +155,9 @@ def _died(process: ForkServerProcess) -> str:
 
 def _lost(worker: _Worker, verdict: Verdict) -> str:
     """Blame the sample; where it was not one sample, try each by itself."""
-    if worker.at.sample == TOGETHER and not worker.job.apart:
-        worker.job.apart = True
-    else:
-        worker.job.known[worker.at.sample] = verdict
-    return "lost"
+    job, together = worker.job, worker.at.sample == TOGETHER
+    if not together or job.apart:
+        job.known[worker.at.sample] = verdict
+    given_up = together and job.apart
+    job.apart = job.apart or together
+    return "lost" if given_up else "again"

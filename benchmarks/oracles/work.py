@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from benchmarks.oracles import judge, samples
+from benchmarks.oracles import judge, nodes, samples
 from benchmarks.oracles.cases import Case, Refusal
-from benchmarks.oracles.contract import ADAPTERS
+from benchmarks.oracles.contract import ADAPTERS, NODES
 from benchmarks.oracles.judge import Verdict
+from benchmarks.oracles.placements import Placement, placements
 from benchmarks.oracles.pool import TOGETHER, At, Job, Judged, Send
 
 LIMIT = 20  # samples of an operator
@@ -29,18 +31,18 @@ def infos() -> dict[str, Any]:
 def work(job: Job, send: Send) -> None:
     """Judge all samples of a job that are not known yet."""
     send(At(TOGETHER, 4 * SECONDS))
-    if job.name not in ADAPTERS:
+    known = ADAPTERS if job.suite == "opinfo" else NODES
+    if job.name not in known:
         return _missing(job, send)
-    found = samples.cases(job.name, infos()[job.name], LIMIT)
     trials = []
-    for number, case in enumerate(found):
+    for number, (case, laid) in enumerate(_laid(job)):
         if number in job.known:
             continue
         send(At(number, SECONDS))
         if isinstance(case, Refusal):
-            send(Judged(number, Verdict("refused", case.reason)))
+            send(Judged(number, Verdict("refused", f"{case.reason} -- {case.name}")))
             continue
-        trial = judge.prepare(case, number, PLACEMENTS)
+        trial = judge.prepare(case, laid)
         if job.apart:
             judge.compile_kernels([trial])
             send(Judged(number, _named(judge.conclude(trial), case)))
@@ -51,11 +53,26 @@ def work(job: Job, send: Send) -> None:
     for number, trial in trials:
         send(At(number, SECONDS))
         send(Judged(number, _named(judge.conclude(trial), trial.case)))
-    _bad(job, send)
+    if job.suite == "opinfo":
+        _bad(job, send)
+
+
+def _laid(job: Job) -> Iterator[tuple[Case | Refusal, list[Placement]]]:
+    """The cases of a job, each with its placements."""
+    if job.suite == "onnx":
+        for case in nodes.cases(job.name):
+            yield case, nodes.placements(case) if isinstance(case, Case) else []
+        return
+    for number, case in enumerate(samples.cases(job.name, infos()[job.name], LIMIT)):
+        yield case, (list(placements(case.operands, number, PLACEMENTS))
+                     if isinstance(case, Case) else [])
 
 
 def _missing(job: Job, send: Send) -> None:
-    for number in range(len(samples.chosen(infos()[job.name], LIMIT))):
+    """Every sample of an operator that has no adapter."""
+    count = (len(nodes.tests()[job.name]) if job.suite == "onnx"
+             else len(samples.chosen(infos()[job.name], LIMIT)))
+    for number in range(count):
         send(Judged(number, Verdict("refused", "there is no such operator in the library")))
 
 
@@ -64,7 +81,10 @@ def _bad(job: Job, send: Send) -> None:
     for number, case in enumerate(samples.bad_cases(job.name, infos()[job.name]), BAD):
         if number not in job.known:
             send(At(number, SECONDS))
-            send(Judged(number, _named(judge.refuses(case), case)))
+            verdict = judge.refuses(case)
+            taken = verdict.kind == "right"
+            send(Judged(number, _named(
+                Verdict("right", "torch refuses this") if taken else verdict, case)))
 
 
 def _named(verdict: Verdict, case: Case) -> Verdict:
@@ -73,4 +93,5 @@ def _named(verdict: Verdict, case: Case) -> Verdict:
         return verdict
     shown = "; ".join(case.text.splitlines())
     types = ", ".join(f"{o}: {o.dtype}{list(o.shape)}" for o in case.operands)
-    return Verdict(verdict.kind, f"{verdict.message} -- {shown} with {types}")
+    return Verdict(verdict.kind, f"{verdict.message} -- {shown} with {types or 'nothing'}"
+                                 f" ({case.name})")

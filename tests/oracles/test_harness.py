@@ -21,6 +21,10 @@ def case(text: str, value: np.ndarray, dtype: str = "f32") -> Case:
     return Case("a case", text, OPERANDS, (Wanted(value, dtype, 1e-6, 1e-6),))
 
 
+def verdict(of: Case) -> judge.Verdict:
+    return judge.judge(of, placements(of.operands, 0, 12))
+
+
 def test_every_argument_is_in_every_placement_beside_others() -> None:
     found = list(placements(OPERANDS, 0, 12))
     for place, operand in enumerate(OPERANDS):
@@ -36,21 +40,21 @@ def test_terms_sum_to_the_whole_exactly() -> None:
 
 
 def test_a_right_program_is_right_in_every_placement() -> None:
-    assert judge.judge(case("x0 * x1", X * X[0])).kind == "right"
+    assert verdict(case("x0 * x1", X * X[0])).kind == "right"
 
 
 def test_a_wrong_number_a_wrong_shape_and_a_wrong_dtype_are_wrong() -> None:
     off = X * X[0]
     off[2, 1] += 1
-    assert "[2, 1]" in judge.judge(case("x0 * x1", off)).message
+    assert "[2, 1]" in verdict(case("x0 * x1", off)).message
     for wrong in (case("x0 * x1", off), case("x0", X[:2]), case("i64(x0)", X)):
-        assert judge.judge(wrong).kind == "wrong"
+        assert verdict(wrong).kind == "wrong"
 
 
 def test_what_is_refused_has_a_message() -> None:
-    verdict = judge.judge(case("x0 @ x0", X))
-    assert verdict.kind == "refused"
-    assert verdict.message
+    found = verdict(case("x0 @ x0", X))
+    assert found.kind == "refused"
+    assert found.message
 
 
 def test_a_program_says_how_its_arguments_lie() -> None:
@@ -70,6 +74,16 @@ def lost(job: Job, send: Send) -> None:
             if number == 1:
                 time.sleep(60)
             send(Judged(number, judge.RIGHT))
+
+
+def hopeless(job: Job, send: Send) -> None:
+    send(At(pool.TOGETHER, 60.0))
+    os.abort()
+
+
+def test_a_job_that_kills_every_process_before_its_first_sample_ends() -> None:
+    (job,) = pool.run([Job("none", "none")], hopeless, 1, 60.0)
+    assert [verdict.kind for verdict in job.known.values()] == ["crash"]
 
 
 def test_a_process_that_dies_or_hangs_is_replaced_and_its_sample_blamed() -> None:
