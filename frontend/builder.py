@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from anabranch.frontend.elements import convert, substituted
 from anabranch.frontend.values import FULL, SCALAR, Element, State, Tensor, axes
-from anabranch.ir.core import Function, Op, Value
+from anabranch.ir.core import Block, Function, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, Span, fail
 from anabranch.ir.expr import Expr, Read, Var, integer, reads, renumber
 from anabranch.ir.ops import Compute, Gradient, Order, Pin, Return
@@ -46,6 +46,7 @@ class Builder:
         self.recompute = 0
         self.depth = 0
         self.origin: Span | None = None
+        self.scanned: Block | None = None  # the region of the recurrence being built
         self._regions = 0
         self._values: list[Value] = []
         self._numbers: dict[Value, int] = {}
@@ -146,7 +147,15 @@ class Builder:
         return Tensor(x.shape, Element(convert(x.element, dtype, span), dtype, level))
 
     def _append(self, op: Op) -> Op:
-        return self.function.body.append(op)
+        """In a recurrence only what reads it stands in its region: the rest is done before."""
+        within = self.scanned is not None and any(map(self.is_scanned, op.operands))
+        block = self.scanned if within and self.scanned is not None else self.function.body
+        return block.append(op)
+
+    def is_scanned(self, value: Value) -> bool:
+        """Whether a value belongs to the region of the recurrence being built."""
+        owner = value.owner
+        return self.scanned in (owner, owner.block if isinstance(owner, Op) else None)
 
     def _place(self) -> Span | None:
         at = self.loc

@@ -14,8 +14,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.arrange import arranged
 from anabranch.frontend.builder import Builder
-from anabranch.frontend.values import MISSING, Element, Instance, Scope, State, Tensor, describe
+from anabranch.frontend.values import (
+    MISSING,
+    Element,
+    Instance,
+    Recurrent,
+    Scope,
+    State,
+    Tensor,
+    describe,
+)
 from anabranch.ir.diagnostics import Diagnostic, Loc, Note, Span, UserError, fail, nearest
 from anabranch.ir.expr import Expr
 
@@ -71,6 +81,11 @@ class Frame:
     def called(self) -> Frame:
         """The same place, for the arguments of a call."""
         return replace(self, waits=False) if self.waits else self
+
+    def stand_at(self, span: Span) -> None:
+        """What is emitted from here on comes from this place, if it is one of the user's."""
+        if not self.scope.is_library:
+            self.builder.loc = self.loc(span)
 
     def loc(self, span: Span) -> Loc:
         return Loc(span.file, span.line, span.col, self.activation.path)
@@ -138,12 +153,11 @@ def evaluate(node: s.Expr, frame: Frame) -> object:
 
 def run(body: tuple[s.Statement, ...], frame: Frame) -> object:
     """Execute statements; the returned value, or `NOTHING`."""
-    for statement in body:
+    for statement in arranged(body):
         rule = STATEMENTS.get(type(statement))
         if rule is None:
             raise fail("this statement cannot stand here", statement.span)
-        if not frame.scope.is_library:
-            frame.builder.loc = frame.loc(statement.span)
+        frame.stand_at(statement.span)
         result = rule(statement, frame)
         if result is not NOTHING:
             return result
@@ -167,6 +181,9 @@ def resolved(value: object, span: Span, frame: Frame) -> object:
         return frame.builder.state(value)
     if isinstance(value, Ambient):
         return value.read(frame)
+    if isinstance(value, Recurrent):
+        raise fail(f"'{value.name}' is read whole, and only what came before is known", span,
+                   help=f"read an element of it, as in {value.name}[t - 1, pad=0]")
     if isinstance(value, Tensor) and frame.index is not None and value.rank == 0:
         return frame.builder.held(value).element
     return value

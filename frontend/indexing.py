@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce as fold
 
@@ -54,11 +54,16 @@ def _equation(node: s.Equation, frame: Frame) -> object:
 
 def defined(node: s.Equation, frame: Frame) -> Tensor:
     """The tensor that a statement defines."""
+    return computed(node, indexed(node, frame))
+
+
+def indexed(node: s.Equation, frame: Frame, lent: Mapping[str, Size] | None = None) -> Frame:
+    """The frame of a statement's right side: its variables have names and ranges. `lent` has those
+    of statements that belong to it."""
     target = node.target.id
-    dtype, shape = frame.activation.declared.get(target, (None, None))
-    inference = Inference(frame.scope, lambda e: evaluate(e, frame), target,
-                          frame.activation.equations)
-    known = _inferred(inference, node, shape)
+    inference = Inference(frame.scope, lambda e: evaluate(e, frame), frame.activation.equations,
+                          lent or {})
+    known = _inferred(inference, node, frame.activation.declared.get(target, (None, None))[1])
     order: list[str] = []
     extents: dict[str, int] = {}
     names: dict[str, object] = {}
@@ -66,10 +71,18 @@ def defined(node: s.Equation, frame: Frame) -> Tensor:
             for dim in _bound(item, known, order, extents, names)]
     inner = frame.within(names)
     inner.index = Index(tuple(order), extents, tuple(dims), known, target)
+    return inner
+
+
+def computed(node: s.Equation, inner: Frame) -> Tensor:
+    """The statement, emitted; `inner` is the frame of its right side."""
+    index, target = inner.index, node.target.id
+    assert index is not None
     element = as_element(evaluate(node.value, inner), inner, node.value.span)
+    dtype, _ = inner.activation.declared.get(target, (None, None))
     if dtype is not None and elements.gives_way(element, dtype):
         element = elements.cast(dtype, element, node.value.span)
-    return _emitted(element, dims, extents, target, frame)
+    return _emitted(element, index.dims, index.extents, target, inner)
 
 
 def _inferred(
@@ -167,8 +180,7 @@ def reduction(node: s.Call, frame: Frame) -> object:
 
 def _reduced_whole(node: s.Call, frame: Frame) -> Tensor:
     """A reduction outside of an index statement leaves nothing open: a 0-d tensor."""
-    inference = Inference(frame.scope, lambda e: evaluate(e, frame), "",
-                          frame.activation.equations)
+    inference = Inference(frame.scope, lambda e: evaluate(e, frame), frame.activation.equations)
     inference.walk(node, {})
     inner = frame.within({})
     inner.index = Index((), {}, (), inference.solve(None))
@@ -291,7 +303,14 @@ def element_of(
     """`x[subscripts, pad=...]`."""
     if x.rank == 0 and not node.items:
         return frame.builder.held(x).element
-    places, spans = _subscripts(node.items, frame, index)
+    return element_at(x, subscripts_of(node.items, frame, index), node, frame, index)
+
+
+def element_at(
+    x: Tensor, subscripts: tuple[list[Expr], list[Span]], node: s.Index, frame: Frame, index: Index
+) -> Element:
+    """`x` at places that are evaluated already."""
+    places, spans = subscripts
     if len(places) != x.rank:
         raise fail(f"{counted(len(places), 'subscript')} for {describe(x)}", node.span,
                    help=f"it has {counted(x.rank, 'dimension')}")
@@ -305,7 +324,7 @@ def element_of(
     return _padded(x, places, pad, frame)
 
 
-def _subscripts(
+def subscripts_of(
     items: Sequence[s.Expr], frame: Frame, index: Index
 ) -> tuple[list[Expr], list[Span]]:
     places: list[Expr] = []
@@ -347,16 +366,22 @@ def _pack(value: s.Expr, frame: Frame) -> list[Expr]:
 
 
 def _pad(x: Tensor, node: s.Index, frame: Frame) -> Expr | None:
-    for keyword in node.keywords:
-        if keyword.name != "pad":
-            raise fail(f"a read has no '{keyword.name}='", keyword.span, help="it has pad=")
-        pad = as_element(evaluate(keyword.value, frame), frame, keyword.value.span)
+    for value in pads_of(node):
+        pad = as_element(evaluate(value, frame), frame, value.span)
         dtype, _ = elements.promoted([Element(Const(0, x.dtype), x.dtype, FULL), pad])
         if dtype != x.dtype:
             raise fail(f"the pad has dtype {pad.dtype}, and the tensor {x.dtype}",
-                       keyword.value.span, help=f"cast it: {x.dtype}(...)")
-        return elements.convert(pad, x.dtype, keyword.value.span)
+                       value.span, help=f"cast it: {x.dtype}(...)")
+        return elements.convert(pad, x.dtype, value.span)
     return None
+
+
+def pads_of(node: s.Index) -> list[s.Expr]:
+    """What a read says stands outside: one expression, or none."""
+    for keyword in node.keywords:
+        if keyword.name != "pad":
+            raise fail(f"a read has no '{keyword.name}='", keyword.span, help="it has pad=")
+    return [keyword.value for keyword in node.keywords]
 
 
 def _placed(place: Expr, size: int, d: int, x: Tensor, span: Span, index: Index) -> Expr:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from anabranch.frontend import control, subscripts
+from anabranch.frontend import control, recurrence, subscripts
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.entries import Sizes, bound_names, build_entry
@@ -29,7 +29,7 @@ from anabranch.ir.types import DTYPES, TensorType
 
 __all__ = ["Program", "Training", "load", "loads"]
 
-RULES = (control, subscripts)  # modules that only fill the tables of the evaluator
+RULES = (control, recurrence, subscripts)  # modules that only fill the tables of the evaluator
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,15 @@ speaks about a variable must agree; otherwise the error shows all that was seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.evaluate import certain, unsupported
+from anabranch.frontend.evaluate import certain
 from anabranch.frontend.values import (
     MISSING,
     Builtin,
+    Recurrent,
     Scope,
     State,
     Tensor,
@@ -85,8 +86,8 @@ class Inference:
 
     scope: Scope
     evaluate: Evaluate
-    target: str
     equations: frozenset[str]
+    lent: Mapping[str, Size] = field(default_factory=dict)  # for names that nothing else speaks of
     binders: dict[int, Binder] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
 
@@ -214,9 +215,13 @@ class Inference:
         self, base: s.Expr, environment: Environment
     ) -> tuple[tuple[int, ...], str] | None:
         """The shape of what is subscripted, and how to speak of it."""
-        if isinstance(base, s.Name) and self._is_missing(base.id, environment):
-            self._refuse_recurrence(base)
-            return None
+        if isinstance(base, s.Name) and base.id not in environment:
+            named = self.scope.find(base.id)
+            if isinstance(named, Recurrent):
+                return None if named.shape is None else (named.shape, f"'{base.id}'")
+            if named is MISSING:
+                self._refuse_early(base)
+                return None
         if any(name in environment for name in _names(base)):
             return None
         value = self.evaluate(base)
@@ -226,14 +231,11 @@ class Inference:
         numbers = list_shape(value)
         return None if numbers is None else (numbers, f"the list '{label}'")
 
-    def _is_missing(self, name: str, environment: Environment) -> bool:
-        return name not in environment and self.scope.find(name) is MISSING
-
-    def _refuse_recurrence(self, base: s.Name) -> None:
-        if base.id == self.target or base.id in self.equations:
-            raise unsupported(f"recurrences are not supported yet: '{base.id}' is read before it "
-                              "is defined", base.span,
-                              help="unroll the loop with a compile-time 'for' over slices")
+    def _refuse_early(self, base: s.Name) -> None:
+        if base.id in self.equations:
+            raise fail(f"'{base.id}' is read before it is defined", base.span,
+                       help="statements that read one another, as in a recurrence, stand next to "
+                       "each other; any other is written before it is read")
 
     def _items(self, item: s.Expr, environment: Environment) -> list[Item]:
         match item:
@@ -277,6 +279,8 @@ class Inference:
         if declared is not None:
             self._settle([*self.constraints, declared])
         for binder in self.binders.values():
+            if binder.size is None:
+                binder.size = self.lent.get(binder.name)
             if binder.size is None:
                 raise self._unknown(binder)
         return {node: b.size for node, b in self.binders.items() if b.size is not None}

@@ -22,6 +22,7 @@ from anabranch.frontend.values import (
     Element,
     Generic,
     PackIndex,
+    Recurrent,
     Tensor,
     TypeValue,
     axes,
@@ -36,7 +37,14 @@ from anabranch.ir.types import category
 
 @evaluates(s.Index)
 def _index(node: s.Index, frame: Frame) -> object:
-    base = evaluate(node.value, frame.whole() if not isinstance(node.value, s.Name) else frame)
+    named = frame.scope.find(node.value.id) if isinstance(node.value, s.Name) else None
+    if isinstance(named, Recurrent):
+        return named.read(node, frame)
+    base = evaluate(node.value, frame.whole() if named is None else frame)
+    return _subscripted(base, node, frame)
+
+
+def _subscripted(base: object, node: s.Index, frame: Frame) -> object:
     match base:
         case Dtype():
             return _type(base, node, frame)

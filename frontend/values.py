@@ -110,6 +110,16 @@ class PackIndex:
     elements: tuple[Element, ...]
 
 
+@dataclass(slots=True, eq=False)
+class Recurrent:
+    """A tensor whose recurrence is being built. It can be read element by element: `read` gets the
+    node and the frame. `shape` is known once the ranges of its statement are."""
+
+    name: str
+    read: Callable[[s.Index, Any], Element]
+    shape: tuple[int, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """The key of random draws: where it comes from, and a seed of its own if one was passed."""
@@ -274,4 +284,5 @@ DESCRIPTIONS: dict[type | None, Callable[[Any], str]] = {
     Deferred: lambda x: f"'{x.callee.definition.name}' without its shape",
     Layout: lambda x: f"the layout {x}",
     PackIndex: lambda x: "a pack of indices",
+    Recurrent: lambda x: f"'{x.name}', which is being defined",
 }

@@ -213,7 +213,9 @@ def _fused(op: Fused, names: Names) -> Statement:
 
 
 def _scan(op: Scan, names: Names) -> Statement:
-    """`scan[t < 8, reverse](%inside = %outside; %history)`."""
+    """`scan[t < 8, reverse](%inside = %outside; %history)`. Results have the first say on names."""
+    for result in op.results:
+        names[result]
     head = f"scan[{op.variable} < {op.extent}{', reverse' if op.reverse else ''}]"
     inside = _pairs(op.inputs, op.operands, names)
     return f"{head}({inside}; {_values(op.histories, names)})", {}

@@ -1,17 +1,19 @@
 """What a scan says of its statements: where each has the scan's index, and how far it looks back.
 
 `fault` gives the rule that a scan breaks, in words; the verifier asks it, and so every other reader
-of scans may rely on the rules. They are in `ops.Scan`.
+of scans may rely on the rules. They are in `ops.Scan`. `closed` makes a scan of a region under
+construction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from anabranch.ir.core import Value
+from anabranch.ir.core import Block, Value
+from anabranch.ir.diagnostics import Loc
 from anabranch.ir.expr import Expr, Read, Var, reads
 from anabranch.ir.index import affine
-from anabranch.ir.ops import Compute, Scan
+from anabranch.ir.ops import Compute, Return, Scan
 
 
 def statements(scan: Scan) -> Iterator[Compute]:
@@ -74,3 +76,38 @@ def _read_fault(read: Read, axis: int, source: Value, scan: Scan) -> str:
     if distance(at, scan) < 1:
         return f"{source} is read where it is not known"
     return "" if read.pad is not None else f"{source} is read without a pad"
+
+
+def closed(region: Block, histories: Sequence[Value], news: Sequence[Value], variable: str,
+           extent: int, *, reverse: bool, loc: Loc, stage: int, recompute: int) -> Scan:
+    """The scan of a region under construction: its arguments are the histories, and what its ops
+    still read from outside becomes the operands."""
+    inside = {*histories, *(value for op in region for value in op.results)}
+    outside = dict.fromkeys(v for op in region for v in op.operands if v not in inside)
+    args = {value: Value(value.type, value.name, region) for value in outside}
+    for op in region:
+        op.set_operands([args.get(v, v) for v in op.operands])
+    region.args[:] = [*args.values(), *histories]
+    region.append(Return(news, stage=stage, recompute=recompute))
+    return Scan(list(outside), region, variable, extent, reverse=reverse,
+                names=[history.name for history in histories],
+                loc=loc, stage=stage, recompute=recompute)
+
+
+def result_of(scan: Scan, value: Value) -> Value:
+    """A value of the region, outside: the result that it is, or becomes."""
+    if value in scan.news:
+        return scan.results[scan.news.index(value)]
+    scan.region.add_arg(value.name, value.type)
+    end = scan.region.last
+    assert end is not None, "the region of a scan ends in return"
+    end.set_operands([*end.operands, value])
+    made = Value(value.type, value.name, scan)
+    scan.results = (*scan.results, made)
+    return made
+
+
+def discard(region: Block) -> None:
+    """Give up a region, so that the values outside are no longer used by it."""
+    for op in reversed(region):
+        op.erase()
