@@ -8,7 +8,7 @@ program, the settings, the mesh, the machine and the compiler itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch import codegen
@@ -29,7 +29,6 @@ from anabranch.lowering.stages import assign_stages, follow
 from anabranch.lowering.tables import Prices, ProgramIR
 
 ORDER = ("train", "eval", "init", "next")  # the first that exists places the states
-RESULTS = {"train": ("loss",), "eval": ("loss",), "next": ("next",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Compiled:
 def compile_training(training: Training, options: Options) -> Compiled:
     """The Plan of a recipe: train, eval, init and, where the model has it, next."""
     micro = training.micro if options.micro is None else options.micro
-    return compile_module(training.module, options, micro)
+    return compile_module(training.module, options, micro, training.results)
 
 
 def compile_function(module: Module, options: Options) -> Compiled:
@@ -67,13 +66,16 @@ def compile_function(module: Module, options: Options) -> Compiled:
     return compile_module(module, options, 1)
 
 
-def compile_module(module: Module, options: Options, micro: int) -> Compiled:
-    """The Plan of all functions of a module, which share its states."""
+def compile_module(
+    module: Module, options: Options, micro: int, known: Mapping[str, tuple[str, ...]] | None = None
+) -> Compiled:
+    """The Plan of all functions of a module, which share its states. `known` names the results of
+    some of them."""
     timings: dict[str, float] = {}
     programs, boxed = [], {}
     layouts: dict[str, Layout] = {}
     for name, single in _separate(module, timings):
-        results = _result_names(single.functions[name])
+        results = (known or {}).get(name) or _result_names(single.functions[name])
         target = _target(name, options, micro, layouts)
         mesh = target.mesh
         lowered = _run(pipeline.global_passes(target), single, options, timings)
@@ -137,9 +139,11 @@ def _target(name: str, options: Options, micro: int, layouts: dict[str, Layout])
 
 
 def _kinds(programs: Sequence[ProgramIR]) -> dict[str, str]:
-    """The states that only an optimizer uses; what is not named here is the model's."""
+    """The states that training adds; what is not named here is the model's."""
     states = {a.value.name for p in programs for a in p.boxed.states()}
-    return {name: "moment" for name in states if name.startswith("optimizer.")}
+    added = {"optimizer": "moment", "ema": "average"}
+    return {name: kind for name in states for root, kind in added.items()
+            if name.startswith(f"{root}.")}
 
 
 def _run(steps: Sequence[passes.Pass], module: Module, options: Options,
@@ -184,9 +188,6 @@ def _result_names(function: Function) -> tuple[str, ...]:
     """What each result is called, made unique."""
     last = function.body.last
     assert isinstance(last, Return)
-    known = RESULTS.get(function.name, ())
-    if known and len(known) == len(last.values):
-        return known
     names: list[str] = []
     for value in last.values:
         name = value.name or "result"

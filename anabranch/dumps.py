@@ -238,7 +238,8 @@ def compiled(program: Program, request: Request) -> driver.Compiled:
     """The Plan of what is meant, with the seconds of its passes."""
     found = subject(program, request)
     micro = found.micro if request.micro is None else request.micro
-    made = driver.compile_module(found.alone(), request.options, micro)
+    known = None if found.training is None else found.training.results
+    made = driver.compile_module(found.alone(), request.options, micro, known)
     for name, seconds in made.timings.items():
         request.timings[name] = request.timings.get(name, 0.0) + seconds
     return made

@@ -35,12 +35,16 @@ class Builder:
     """One function under construction."""
 
     def __init__(
-        self, name: str, *, training: bool = False, stages: int = 1, stepping: bool = True
+        self, name: str, *, training: bool = False, stages: int = 1, stepping: bool = True,
+        instead: Mapping[str, State] | None = None,
     ) -> None:
+        """`instead` has states that stand for others, by the path of those."""
         self.function = Function(name)
         self.training, self.stages, self.stepping = training, stages, stepping
+        self.instead = instead or {}
         self.states: dict[str, Tensor] = {}
         self.updated: dict[str, State] = {}
+        self.reports: dict[str, tuple[Tensor, Span]] = {}
         self.loc: Loc = NOWHERE
         self.stage = 0
         self.recompute = 0
@@ -51,6 +55,7 @@ class Builder:
         self._values: list[Value] = []
         self._numbers: dict[Value, int] = {}
         self._runtime: dict[str, Tensor] = {}
+        self._counted: Tensor | None = None
         self._calls: dict[str, int] = {}
         self._streams: dict[int, str] = {}
         self._scalars: dict[object, Tensor] = {}
@@ -199,6 +204,7 @@ class Builder:
 
     def state(self, state: State) -> Tensor:
         """The current value of a parameter or buffer."""
+        state = self.instead.get(state.path, state)
         if state.path not in self.states:
             self._check_size(state.type.shape, state.span)
             value = self.function.add_argument(
@@ -218,6 +224,19 @@ class Builder:
             value = self.function.add_argument(role, tensor("i64", ()), role)
             self._runtime[role] = self.tensor(value)
         return self._runtime[role]
+
+    def step(self) -> Tensor:
+        """The number of the current step, or what is counted instead."""
+        return self.runtime("step") if self._counted is None else self._counted
+
+    @contextmanager
+    def counting(self, number: Tensor) -> Iterator[None]:
+        """In here `step` is another number."""
+        before, self._counted = self._counted, number
+        try:
+            yield
+        finally:
+            self._counted = before
 
     # ---- Random streams
 

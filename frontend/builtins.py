@@ -412,8 +412,6 @@ def _unsupported(name: str, what: str) -> None:
 
 
 for _name, _what in {
-    "grad": "gradients as a value ('grad') are",
-    "report": "'report' is", "minimize": "'minimize' in a recipe's own 'update' is",
     "images": "the reader 'images' is", "table": "the reader 'table' is",
 }.items():
     _unsupported(_name, _what)
@@ -425,7 +423,7 @@ BUILTINS |= {name: Kind(name) for name in ("int", "float", "str", "Key", "Shape"
 BUILTINS["bool"] = Dtype("bool")
 BUILTINS |= {"pi": math.pi, "inf": math.inf, "nan": math.nan}
 BUILTINS |= {
-    "step": Ambient(lambda frame: frame.builder.runtime("step")),
+    "step": Ambient(lambda frame: frame.builder.step()),
     "training": Ambient(lambda frame: frame.builder.training),
     "stages": Ambient(lambda frame: frame.builder.stages),
     "recompute": Region(recompute=True),

@@ -213,7 +213,7 @@ def _activate(
                      if kind_of(p, function.scope) == "Key")
     given = matched(definition.params, args, keywords, definition.name, span, keys=keys)
     frame.builder.loc = replace(frame.builder.loc, path=path)
-    bind(definition, _computed(given, frame), binding, span)
+    bind(definition, _computed(given, inner), binding, span)
     for name in keys:
         if name not in names or names[name] is None:
             names[name] = Key(frame.builder.call_path(path))

@@ -94,12 +94,19 @@ def spread(items: Sequence[s.Expr], frame: Frame) -> list[object]:
 def settled(value: object, frame: Frame, name: str = "") -> object:
     """A value that may be read many times: computed tensors become statements."""
     if isinstance(value, Tensor):
-        return frame.builder.held(value, name)
+        return kept(value, frame, name)
     if isinstance(value, list):
         return [settled(v, frame, name) for v in value]
     if isinstance(value, tuple):
         return tuple(settled(v, frame, name) for v in value)
     return value
+
+
+def kept(x: Tensor, frame: Frame, name: str) -> Tensor:
+    """A tensor computed once: a value or a view of one, and always a value where `grad` may ask for
+    the gradient by it."""
+    builder = frame.builder
+    return builder.materialise(x, name) if frame.scope.differentiates else builder.held(x, name)
 
 
 @evaluates(s.Comprehension)
@@ -130,7 +137,7 @@ def assign(target: s.Target, value: object, frame: Frame) -> None:
     """Bind the names of a target in the frame's own scope."""
     if isinstance(target, s.Name):
         if isinstance(value, Tensor):
-            value = frame.builder.held(value, target.id)
+            value = kept(value, frame, target.id)
         frame.scope.names[target.id] = value
         return
     if not isinstance(value, list | tuple):

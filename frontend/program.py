@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from anabranch.frontend import control, recurrence, subscripts
+from anabranch.frontend import control, gradients, recurrence, subscripts
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.entries import Sizes, bound_names, build_entry
 from anabranch.frontend.evaluate import Frame, evaluate
 from anabranch.frontend.parse import parse_expression
-from anabranch.frontend.recipe import Training, build_training, make_model
+from anabranch.frontend.recipe import make_model
 from anabranch.frontend.scope import File, Files, library, load_file
+from anabranch.frontend.steps import Training, build_training
 from anabranch.frontend.values import MISSING, Function, Model, Scope
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import UserError, fail, nearest
@@ -29,7 +30,8 @@ from anabranch.ir.types import DTYPES, TensorType
 
 __all__ = ["Program", "Training", "load", "loads"]
 
-RULES = (control, recurrence, subscripts)  # modules that only fill the tables of the evaluator
+# Modules that only fill the tables of the evaluator.
+RULES = (control, gradients, recurrence, subscripts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import pickle
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def load_file(text: str, path: str, files: Files) -> File:
     tree = parse(text, path)
     file = File(path, tree, library().inner())
     file.scope.is_library = False
+    file.scope.differentiates = re.search(r"\bgrad\b", text) is not None
     files.loading.append(path)
     found = Collector()
     for item in tree.items:

@@ -216,11 +216,16 @@ class Region:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """Names and what they stand for; a name that is not here is looked up in `outer`."""
+    """Names and what they stand for; a name that is not here is looked up in `outer`.
+
+    Where `differentiates` is set, in a file that uses `grad`, whatever has a name is a value of its
+    own, so that a gradient can be taken by it.
+    """
 
     names: dict[str, object]
     outer: Scope | None = None
     is_library: bool = False
+    differentiates: bool = False
 
     def find(self, name: str) -> object:
         """The value of a name, or `MISSING`."""
@@ -232,7 +237,8 @@ class Scope:
         return MISSING
 
     def inner(self, names: dict[str, object] | None = None) -> Scope:
-        return Scope(names if names is not None else {}, self, self.is_library)
+        return Scope(names if names is not None else {}, self, self.is_library,
+                     self.differentiates)
 
     def visible(self) -> list[str]:
         own = list(self.names)

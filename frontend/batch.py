@@ -1,0 +1,83 @@
+"""What a batch consists of: the types of the arguments that a recipe's functions take by name.
+
+A reader of text knows its own types. For any other, a type is what is declared where the argument
+is taken: by the function itself, or by a function of the model with a parameter of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anabranch.frontend import syntax as s
+from anabranch.frontend.entries import Sizes, dimensions
+from anabranch.frontend.evaluate import Frame
+from anabranch.frontend.recipe import Recipe
+from anabranch.frontend.signatures import kind_of, without_layout
+from anabranch.frontend.values import Dtype, Function, Reader
+from anabranch.ir.diagnostics import fail, nearest
+from anabranch.ir.types import TensorType, tensor
+
+Types = dict[str, TensorType]
+
+
+def batch_of(function: Function, recipe: Recipe, given: Mapping[str, TensorType] | None) -> Types:
+    """The types of a function's arguments, in its order. `given` are those of actual arrays."""
+    params = fed(function)
+    reader = recipe.reader
+    fields = dict(given) if given is not None else _fields(reader, params, function, recipe)
+    found: Types = {}
+    for param in params:
+        if param.name not in fields:
+            raise fail(f"the reader '{reader.name}' gives no '{param.name}'", param.span,
+                       help=nearest(param.name, fields) or f"it gives {' and '.join(fields)}")
+        found[param.name] = fields[param.name]
+    return found
+
+
+def fed(function: Function) -> list[s.Param]:
+    """The parameters of a function that the reader gives."""
+    return [p for p in function.definition.params
+            if p.default is None and kind_of(p, function.scope) != "Key"]
+
+
+def _fields(
+    reader: Reader, params: Sequence[s.Param], function: Function, recipe: Recipe
+) -> Types:
+    if reader.name == "text":
+        shape = (_extent(reader, "batch", recipe), _extent(reader, "window", recipe))
+        return {name: tensor("i64", shape) for name in ("tokens", "targets")}
+    batch = _extent(reader, "batch", recipe)
+    return {p.name: _declared(*_typed(p, function, recipe), batch, recipe) for p in params}
+
+
+def _extent(reader: Reader, name: str, recipe: Recipe) -> int:
+    value = reader.arguments.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise fail(f"the reader '{reader.name}' needs a positive integer '{name}'",
+                   recipe.span("data"), help=f"as in {reader.name}({name}=16)")
+    return value
+
+
+def _typed(param: s.Param, function: Function, recipe: Recipe) -> tuple[s.Param, Function]:
+    """Where the type of an argument is declared."""
+    if param.type is not None:
+        return param, function
+    for other in recipe.instance.scope.names.values():
+        if isinstance(other, Function):
+            for same in other.definition.params:
+                if same.name == param.name and isinstance(without_layout(same.type)[0], s.Index):
+                    return same, other
+    return param, function
+
+
+def _declared(param: s.Param, function: Function, batch: int, recipe: Recipe) -> TensorType:
+    """The type that a parameter declares; its first dimension is the batch."""
+    type_, _ = without_layout(param.type)
+    match type_:
+        case s.Index(s.Name(head), (first, *rest)) if isinstance(function.scope.find(head), Dtype):
+            names = {first.id: batch} if isinstance(first, s.Name) else {}
+            frame = Frame(function.scope.inner(), recipe.builder)
+            shape = [n for item in (first, *rest) for n in dimensions(item, Sizes(names), frame)]
+            return tensor(head, tuple(shape))
+    raise fail(f"the type of '{param.name}' does not say what the reader must give", param.span,
+               help="as in x: f32[B, 784]")
