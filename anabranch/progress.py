@@ -5,11 +5,10 @@ Everything goes to stderr; whoever reads the results reads stdout.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,12 +20,19 @@ LINES = 10  # of a whole run, where there is no terminal
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Where a run stands: steps done of how many, loss, targets per second."""
+    """Where a run stands: steps done of how many, loss, targets per second, what was reported."""
 
     done: int
     total: int
     loss: float
     rate: float
+    reports: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def scalars(self) -> str:
+        """The loss and the reports."""
+        return "  ".join(f"{name} {value:.4g}"
+                         for name, value in {"loss": self.loss, **self.reports}.items())
 
 
 class Display(Protocol):
@@ -55,7 +61,7 @@ def display(total: int, first: int, unit: str, *, show: bool) -> Iterator[Displa
         yield lambda _: None
     elif console.is_terminal:
         with _bar(console, unit) as bar:
-            task = bar.add_task("train", total=total, completed=first, loss=math.nan, rate=0.0,
+            task = bar.add_task("train", total=total, completed=first, scalars="", rate=0.0,
                                 memory=0.0)
             yield lambda seen: _move(bar, task, seen)
     else:
@@ -66,21 +72,21 @@ def display(total: int, first: int, unit: str, *, show: bool) -> Iterator[Displa
 def _bar(console: Console, unit: str) -> Progress:
     return Progress(
         TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4g}"),
+        TextColumn("{task.fields[scalars]}", markup=False),
         TextColumn("{task.fields[rate]:,.0f} " f"{unit}/s"),
         TextColumn("{task.fields[memory]:.0f} MB"), TimeRemainingColumn(),
         console=console)
 
 
 def _move(bar: Progress, task: TaskID, seen: Seen) -> None:
-    bar.update(task, completed=seen.done, loss=seen.loss, rate=seen.rate,
+    bar.update(task, completed=seen.done, scalars=seen.scalars, rate=seen.rate,
                memory=resident_bytes() / 1e6)
 
 
 def _log(console: Console, seen: Seen, every: int, unit: str) -> None:
     if seen.done % every and seen.done != seen.total:
         return
-    console.print(f"step {seen.done}/{seen.total}  loss {seen.loss:.4g}  "
+    console.print(f"step {seen.done}/{seen.total}  {seen.scalars}  "
                   f"{seen.rate:,.0f} {unit}/s  {resident_bytes() / 1e6:.0f} MB", highlight=False)
 
 

@@ -20,7 +20,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any
 
-from anabranch import generation
+from anabranch import evaluation, generation
 from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint, session
 from anabranch.runtime.arrays import Array
@@ -28,14 +28,15 @@ from anabranch.runtime.checkpoint import Progress
 from anabranch.runtime.errors import RunError
 from anabranch.runtime.trace import Trace
 from anabranch.runtime.world import ThreadWorld, world_of_environment
-from anabranch.weights import Fit
+from anabranch.weights import ADDED, AVERAGE, Fit
 
-TRAIN, EVALUATE, INIT = "train", "eval", "init"
+TRAIN, INIT = "train", "init"
 
 
 class Session:
     """See the module. `seed` keys all random draws; `cores` are those it may keep busy; of the
-    last `trace` steps the firings are kept."""
+    last `trace` steps the firings are kept. `results` has all that the last call gave, by name: the
+    loss, metrics, what was reported."""
 
     def __init__(
         self, plan: Plan, *, seed: int | None = None, cores: int | None = None, trace: int = 0
@@ -43,6 +44,7 @@ class Session:
         self.plan = plan
         self.seed = plan.seed if seed is None else seed
         self.steps = 0
+        self.results: dict[str, Any] = {}
         self._programs = [program.name for program in plan.programs]
         self._unset = {state.name for state in plan.states}
         world = world_of_environment() if plan.ranks > 1 else ThreadWorld()
@@ -58,20 +60,30 @@ class Session:
 
     def step(self, **arrays: Any) -> Any:
         """One training step: the loss before its update."""
-        loss = self._run(TRAIN, arrays, self.steps)
+        loss, *_ = self._run(TRAIN, arrays, self.steps)
         self.steps += 1
         return loss
 
     def evaluate(self, **arrays: Any) -> Any:
-        """The loss of a batch; nothing is changed, nothing dropped out."""
-        return self._run(EVALUATE, arrays, 0)
+        """The loss of a batch; nothing is changed, nothing dropped out. Metrics are in `results`
+        then."""
+        loss, *_ = self._run(evaluation.EVALUATE, arrays, 0)
+        return loss
+
+    def measure(self, **arrays: Any) -> dict[str, float]:
+        """The loss, metrics and reports of any number of rows by name: means over the rows."""
+        self._check_states()
+        given = {name: _array(value) for name, value in arrays.items()}
+        batches = evaluation.batches_of(self.plan, given)
+        return evaluation.measure(self._running, batches).means
 
     def __call__(self, **arrays: Any) -> Any:
         """The results of a plan's only program: one, or a tuple."""
         if len(self._programs) != 1:
             raise RunError(f"the plan has the programs {', '.join(self._programs)}; "
                            "use step, evaluate or generate")
-        return self._run(self._programs[0], arrays, 0)
+        values = self._run(self._programs[0], arrays, 0)
+        return values[0] if len(values) == 1 else values
 
     def generate(self, prompt: str | Sequence[int], length: int) -> str | list[int]:
         """What the model's `next` draws after a prompt: text for a text (of a model over bytes),
@@ -81,7 +93,7 @@ class Session:
             return generation.text(self._running, prompt, length)
         return list(generation.tokens(self._running, prompt, length))
 
-    def _run(self, program: str, arrays: Mapping[str, Any], step: int) -> Any:
+    def _run(self, program: str, arrays: Mapping[str, Any], step: int) -> tuple[Any, ...]:
         self._check_states()
         if program not in self._programs:
             raise RunError(f"the plan has no program '{program}'; "
@@ -89,8 +101,8 @@ class Session:
         feeds = {name: _array(value) for name, value in arrays.items()}
         results = self._running.step(program, feeds, step)
         torch = any(_is_torch(value) for value in arrays.values())
-        values = tuple(_given_back(value, torch=torch) for value in results.values())
-        return values[0] if len(values) == 1 else values
+        self.results = {n: _given_back(value, torch=torch) for n, value in results.items()}
+        return tuple(self.results.values())
 
     def _check_states(self) -> None:
         if self._unset:
@@ -100,15 +112,23 @@ class Session:
     # ---- states
 
     def state_dict(self, *, optimizer: bool = False, torch: bool = False) -> dict[str, Any]:
-        """Copies of parameters and buffers by dotted path, and of the optimizer's if asked for."""
-        names = [s.name for s in self.plan.states if optimizer or s.kind != "moment"]
-        return {name: _given_back(self._running.state(name), torch=torch) for name in names}
+        """Copies of parameters and buffers by dotted path; of parameters whose average is kept it
+        is the average, which is what a model is used with. With `optimizer`, all states as they
+        are, the optimizer's and the averages (`ema.<path>`) among them."""
+        kinds = {s.name: s.kind for s in self.plan.states}
+        wanted = {name: name for name in kinds}
+        if not optimizer:
+            averages = {name: f"{AVERAGE}{name}" for name in kinds if f"{AVERAGE}{name}" in kinds}
+            wanted = {name: averages.get(name, name) for name, kind in kinds.items()
+                      if kind not in ADDED}
+        return {name: _given_back(self._running.state(source), torch=torch)
+                for name, source in wanted.items()}
 
     def load_state_dict(self, arrays: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Set states by dotted path; the optimizer's may be left out. Everything that is missing,
-        unknown or of another shape is reported at once, before anything is set. Unless `strict`,
-        only shapes matter. Floats are converted to the dtype of the state, also to a shorter one;
-        on a mesh each rank takes its part."""
+        """Set states by dotted path; the optimizer's may be left out, and averages, which then
+        begin anew. Everything that is missing, unknown or of another shape is reported at once,
+        before anything is set. Unless `strict`, only shapes matter. Floats are converted to the
+        dtype of the state, also to a shorter one; on a mesh each rank takes its part."""
         fit = Fit.of(self.plan, {name: _array(value) for name, value in arrays.items()})
         fit.check(missing=strict, unknown=strict)
         self._running.load_states(fit.ready)

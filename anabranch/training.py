@@ -3,8 +3,9 @@
     report = train(session, reader, Run(Path("runs/gpt"), steps=600))
 
 Everything a run leaves is in its folder: `checkpoint.safetensors`, `trace.json` (open it in
-Perfetto), `loss.csv`. An interrupt finishes the steps under way, saves a checkpoint and is raised
-again. Under several processes all of them call these functions, and the first writes the files.
+Perfetto), `loss.csv`, which has a column for everything that the program reports. An interrupt
+finishes the steps under way, saves a checkpoint and is raised again. Under several processes all
+of them call these functions, and the first writes the files.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from __future__ import annotations
 import csv
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anabranch.evaluation import EVALUATE, LEAST, Scores, measure, taken, targets_of
 from anabranch.ir.plan import Plan
 from anabranch.progress import Display, Pace, Seen, display
 from anabranch.runtime import checkpoint
 from anabranch.runtime.data import Reader
 from anabranch.runtime.errors import RunError
 from anabranch.runtime.interrupts import deferred
-from anabranch.runtime.rows import Batch
 from anabranch.runtime.session import Session
 
 CHECKPOINT, TRACE, CURVE = "checkpoint.safetensors", "trace.json", "loss.csv"
@@ -30,9 +32,10 @@ CHECKPOINT, TRACE, CURVE = "checkpoint.safetensors", "trace.json", "loss.csv"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to; losses are means over targets."""
+    """What a run came to. `val_loss` and `metrics` are means over `scored_rows` held-out rows, each
+    of which counts once; `reports` are the last step's."""
 
-    val_loss: float
+    val_loss: float | None
     train_loss: float
     steps: int
     tokens_per_second: float
@@ -41,6 +44,9 @@ class Report:
     compile_seconds: float
     train_seconds: float
     scored_targets: int
+    scored_rows: int
+    metrics: dict[str, float]
+    reports: dict[str, float]
     checkpoint: str
     trace: str
     loss_curve: str
@@ -51,35 +57,43 @@ class Report:
 
 @dataclass(slots=True)
 class Curve:
-    """The loss of every step so far."""
+    """The loss of every step so far, and what it reported."""
 
     losses: list[tuple[int, float]] = field(default_factory=list)
+    reports: list[dict[str, float]] = field(default_factory=list)
 
-    def add(self, step: int, loss: float) -> None:
+    def add(self, step: int, loss: float, reports: Mapping[str, float]) -> None:
         if not math.isfinite(loss):
             raise RunError(
                 f"the loss of step {step} is {loss}; try a lower learning rate, or go on from "
                 "the last checkpoint")
         self.losses.append((step, loss))
+        self.reports.append(dict(reports))
 
     def mean(self, last: int = 20) -> float:
         tail = [loss for _, loss in self.losses[-last:]]
         return sum(tail) / len(tail) if tail else math.nan
 
     def write(self, path: Path) -> None:
+        names = list(dict.fromkeys(name for each in self.reports for name in each))
         with path.open("w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["step", "loss"])
-            writer.writerows(self.losses)
+            writer.writerow(["step", "loss", *names])
+            for (step, loss), given in zip(self.losses, self.reports, strict=True):
+                writer.writerow([step, loss, *(given.get(name, "") for name in names)])
 
     @staticmethod
     def before(path: Path, first: int) -> Curve:
         """What an earlier part of the run left there, up to the step where this one goes on."""
+        curve = Curve()
         if first == 0 or not path.is_file():
-            return Curve()
+            return curve
         with path.open(newline="") as file:
-            rows = [(int(row["step"]), float(row["loss"])) for row in csv.DictReader(file)]
-        return Curve([row for row in rows if row[0] < first])
+            for row in csv.DictReader(file):
+                step, loss = int(row.pop("step")), float(row.pop("loss"))
+                if step < first:
+                    curve.add(step, loss, {k: float(v) for k, v in row.items() if v})
+        return curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +125,16 @@ def train(session: Session, reader: Reader, run: Run, compile_seconds: float = 0
         done = _steps(session, reader, run, curve, shown)
     seconds = time.perf_counter() - began
     _save(session, run, curve, run.first + done)
-    loss, scored = validate(session, reader)
+    scores = validate(session, reader)
+    means = scores.means
     return Report(
-        val_loss=loss, train_loss=curve.mean(), steps=run.first + done,
+        val_loss=means.pop("loss", None), train_loss=curve.mean(), steps=run.first + done,
         tokens_per_second=done * _targets(reader) / max(seconds, 1e-9),
         peak_bytes=session.allocated_bytes,
         predicted_peak_bytes=predicted_peak(session.plan, session.ranks),
-        compile_seconds=compile_seconds, train_seconds=seconds, scored_targets=scored,
+        compile_seconds=compile_seconds, train_seconds=seconds,
+        scored_targets=scores.targets, scored_rows=scores.rows, metrics=means,
+        reports=curve.reports[-1] if curve.reports else {},
         checkpoint=str(run.checkpoint), trace=str(run.folder / TRACE) if session.trace else "",
         loss_curve=str(run.folder / CURVE))
 
@@ -130,8 +147,12 @@ def _steps(session: Session, reader: Reader, run: Run, curve: Curve, show: Displ
     def seen(step: int, results: dict[str, Any]) -> None:
         nonlocal done
         done += 1
-        curve.add(step, float(next(iter(results.values()))))
-        show(Seen(step + 1, run.steps, curve.losses[-1][1], pace.rate(step + 1)))
+        loss, *reports = ((name, float(value)) for name, value in results.items())
+        curve.add(step, loss[1], dict(reports))
+        show(Seen(step + 1, run.steps, loss[1], pace.rate(step + 1), curve.reports[-1]))
+
+    def batch(step: int) -> dict[str, Any]:
+        return taken(session.plan, "train", reader.batch(step))
 
     with deferred() as interrupt:
         try:
@@ -139,7 +160,7 @@ def _steps(session: Session, reader: Reader, run: Run, curve: Curve, show: Displ
                 interrupt.check()
                 left = run.steps - run.first - done
                 count = min(run.every, left) if run.every else left
-                session.run("train", count, reader.batch, seen, first=run.first + done)
+                session.run("train", count, batch, seen, first=run.first + done)
                 if run.every and done < run.steps - run.first:
                     _save(session, run, curve, run.first + done)
         except KeyboardInterrupt:
@@ -158,27 +179,15 @@ def _save(session: Session, run: Run, curve: Curve, step: int) -> None:
         session.trace.save(run.folder / TRACE)
 
 
-def validate(session: Session, reader: Reader, least: int = 100_000) -> tuple[float, int]:
-    """(mean loss, targets scored) over held-out batches, at least `least` targets if there are."""
-    first = next(iter(_last(reader.batch(0)).shape), 1)  # rows of a batch
-    each = _targets(reader) // first
-    total, rows = 0.0, 0
-    for batch, number in reader.validation():
-        results = session.step("eval", batch)
-        total += number * float(next(iter(results.values())))
-        rows += number
-        if rows * each >= least:
-            break
-    return (total / rows if rows else math.nan), rows * each
+def validate(session: Session, reader: Reader) -> Scores:
+    """Scores of held-out batches: enough of them, or all there are."""
+    if EVALUATE not in {program.name for program in session.plan.programs}:
+        return Scores()
+    return measure(session, reader.validation(), LEAST)
 
 
 def _targets(reader: Reader) -> int:
-    """Elements of the last argument of a batch: what a loss is the mean over."""
-    return int(_last(reader.batch(0)).size)
-
-
-def _last(batch: Batch) -> Any:
-    return list(batch.values())[-1]
+    return targets_of(reader.batch(0))
 
 
 def predicted_peak(plan: Plan, ranks: tuple[int, ...]) -> int:

@@ -38,6 +38,8 @@ from anabranch.runtime.checkpoint import listed
 from anabranch.runtime.errors import FeedError, WeightError
 from anabranch.weight_files import read
 
+ADDED = ("moment", "average")  # kinds of states that training adds to a model's
+AVERAGE = "ema."  # the place of the average of a parameter
 FLOATS = ("f64", "f32", "f16", "bf16")
 INDEX = re.compile(r"\s*(?:(-?\d+)|(-?\d+)?\s*:\s*(-?\d+)?)\s*")
 
@@ -286,7 +288,8 @@ def _as_dtype(array: Array, dtype: str | None) -> Array:
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Weights held against the states of a plan: those that fit, and everything by which the
-    others do not. An optimizer's states may be lacking."""
+    others do not. An optimizer's states may be lacking, and averages, which begin anew at what
+    they are the average of."""
 
     ready: dict[str, Array]
     misshapen: tuple[str, ...]
@@ -296,15 +299,18 @@ class Fit:
     @staticmethod
     def of(plan: Plan, arrays: Mapping[str, Any]) -> Fit:
         ready, misshapen = {}, []
+        averages = {s.name for s in plan.states if s.kind == "average"} - arrays.keys()
         for state in plan.states:
             value = plan.values[state.value]
             if state.name in arrays:
                 try:
                     to_storage(arrays[state.name], value.dtype, value.shape, state.name)
                     ready[state.name] = arrays[state.name]
+                    if (average := f"{AVERAGE}{state.name}") in averages:
+                        ready[average] = arrays[state.name]
                 except FeedError as error:
                     misshapen.append(str(error))
-        needed = {s.name for s in plan.states if s.kind != "moment"}
+        needed = {s.name for s in plan.states if s.kind not in ADDED}
         known = {s.name for s in plan.states}
         return Fit(ready, tuple(misshapen), tuple(sorted(needed - arrays.keys())),
                    tuple(sorted(arrays.keys() - known)))

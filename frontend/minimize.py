@@ -20,7 +20,7 @@ from anabranch.frontend.builtins import Call
 from anabranch.frontend.calls import call, method, supplied
 from anabranch.frontend.evaluate import Frame
 from anabranch.frontend.models import instantiate, place, states
-from anabranch.frontend.recipe import OPTIMIZER, Group, Recipe
+from anabranch.frontend.recipe import Group, Recipe
 from anabranch.frontend.signatures import Argument
 from anabranch.frontend.tensors import as_tensor
 from anabranch.frontend.values import (
@@ -90,9 +90,9 @@ class Minimizer:
         used_now = [x for x in found if now.get(x.path) in used]
         chosen = [x for x in used_now if self.optimizers[x.path] is not None]
         if not chosen:
-            frozen = " that is not frozen" if used_now else ""
-            matches = f" that matches {' or '.join(repr(p) for p, _ in patterns)}"
-            raise fail(f"the loss uses no parameter{matches if patterns else ''}{frozen}", span)
+            matches = [f"matches {' or '.join(repr(p) for p, _ in patterns)}"] if patterns else []
+            wanted = " and ".join([*matches, "is not frozen"] if used_now else matches)
+            raise fail(f"the loss uses no parameter{' that ' if wanted else ''}{wanted}", span)
         return chosen
 
     def _update(self, state: State, grad: Tensor) -> None:
@@ -184,8 +184,8 @@ def assigned(recipe: Recipe, paths: Sequence[str]) -> dict[str, Deferred | None]
     if left:
         shown = ", ".join(f"'{path}'" for path in left[:3]) + (", ..." if len(left) > 3 else "")
         raise fail(f"no optimizer is for {shown}", recipe.groups[-1].span,
-                   help="a line 'optimizer = ...' is for all that no pattern matches; "
-                   f"optimizer[\"{left[0]}\"] = None freezes; {OPTIMIZER}")
+                   help="a line 'optimizer = ...' is for all that no pattern matches, and "
+                   f"optimizer[\"{left[0]}\"] = None freezes")
     return found
 
 

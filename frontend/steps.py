@@ -221,10 +221,10 @@ def _eval(
         return None
     builder = Builder("eval", stages=stages, instead=step.averages)
     results = {}
-    for name, function in wanted.items():
-        value = _called(function, batch_of(function, recipe, inputs), builder)
-        scalar = _scalar(value, name, function.definition.span)
-        results[name] = builder.tensor(builder.value(scalar))
+    for each, function in wanted.items():
+        types = batch_of(function, recipe, inputs)
+        scalar = _scalar(_called(function, types, builder), each, function.definition.span)
+        results[each] = builder.tensor(builder.value(scalar))
     results |= _reports(builder, results)
     return builder.finish(list(results.values()), {}, step.order), tuple(results)
 

@@ -252,8 +252,12 @@ def _finish(job: Job, report: Report, sample: str, *, as_json: bool) -> None:
 
 
 def _summary(job: Job, report: Report, sample: str) -> Iterator[str]:
-    yield (f"\nvalidation loss {report.val_loss:.5g} ({report.scored_targets:,} held-out "
-           f"targets), training loss {report.train_loss:.5g}")
+    held = f"({report.scored_targets:,} held-out targets)"
+    scores = {} if report.val_loss is None else {"loss": report.val_loss}
+    scores |= report.metrics
+    shown = ", ".join(f"{name} {value:.5g}" for name, value in scores.items())
+    validation = f"validation {shown} {held}, " if shown else ""
+    yield f"\n{validation}training loss {report.train_loss:.5g}"
     yield (f"{report.steps} steps, {report.tokens_per_second:,.0f} {job.run.unit}/s, "
            f"{report.peak_bytes / 1e6:.1f} MB ({report.predicted_peak_bytes / 1e6:.1f} predicted)")
     if sample:

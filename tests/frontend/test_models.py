@@ -378,17 +378,14 @@ def test_a_byte_order_mark_is_no_part_of_a_program(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ("ema = 0.999", "ema"), ("metrics = [accuracy]", "metrics"),
-    ("precision = bf16", "precision"), ('optimizer["*.bias"] = sgd(lr=1)', "parameter groups"),
-    ("def update(x):\n        minimize(loss(x), '*')", "'update' is not supported yet"),
-    ("micro = 0", "positive integer"), ("clip = -1.0", "positive number"),
-    ("steps = 5", "set twice"), ("data2 = images(batch=3)", "'images' is not supported yet"),
+    ("precision = bf16", "precision"), ("micro = 0", "positive integer"),
+    ("clip = -1.0", "positive number"), ("steps = 5", "set twice"),
+    ("data2 = images(batch=3)", "'images' is not supported yet"),
 ])
 def test_lines_of_a_recipe_that_are_refused(line, message):
     text = TIED + RECIPE.format(model="Net(dim=4)") + f"    {line}\n"
     with pytest.raises(UserError, match=message) as caught:
-        program(text.replace("    def loss", "    def accuracy():\n        return 0\n    def loss")
-                ).training()
+        program(text).training()
     assert "^" in str(caught.value)
 
 
