@@ -21,7 +21,7 @@ from anabranch.runtime.session import Session
 from benchmarks.oracles.programs import with_gradients
 from tests.random_programs import Program, programs
 
-EXAMPLES = int(os.environ.get("RANDOM_PROGRAMS", "40"))
+EXAMPLES = int(os.environ.get("RANDOM_PROGRAMS", "30"))
 
 
 def module(program: Program, *, pinned: bool) -> Module:
