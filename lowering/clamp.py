@@ -6,20 +6,26 @@ are what tells an index into a table from arithmetic.
 
 from __future__ import annotations
 
-from anabranch.ir.core import Module
+from anabranch.ir.core import Block, Module
 from anabranch.ir.expr import Call, Const, Expr, integer, transform
-from anabranch.ir.ops import Compute
+from anabranch.ir.ops import Compute, region_of
 
 
 def clamp_indices(module: Module) -> Module:
     """The module, changed in place."""
     for function in module.functions.values():
-        for op in function.body:
-            if isinstance(op, Compute):
-                op.body = transform(op.body, _clamped)
-                if op.guard is not None:
-                    op.guard = transform(op.guard, _clamped)
+        _clamp(function.body)
     return module
+
+
+def _clamp(block: Block) -> None:
+    for op in block:
+        if isinstance(op, Compute):
+            op.body = transform(op.body, _clamped)
+            if op.guard is not None:
+                op.guard = transform(op.guard, _clamped)
+        elif (region := region_of(op)) is not None:
+            _clamp(region)
 
 
 def _clamped(expr: Expr) -> Expr | None:
