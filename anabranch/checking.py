@@ -33,14 +33,15 @@ from anabranch.gradient_check import (
 from anabranch.ir.core import Module, Op, Value
 from anabranch.ir.diagnostics import Collector, Diagnostic, Span, UserError
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Compute, Order, Return
+from anabranch.ir.ops import Compute, Order, Return, Scan
 from anabranch.ir.printer import print_op
 from anabranch.ir.reference import evaluate_op, held
 from anabranch.ir.sbp import layout_on
 from anabranch.lowering.cost import symbolic
+from anabranch.lowering.scan_signatures import scan_forms
 from anabranch.lowering.signatures import Signature, signatures
 from anabranch.lowering.simplify import simplify
-from anabranch.lowering.simulate_ranks import in_parts
+from anabranch.lowering.simulate_ranks import in_parts, scan_in_parts
 from anabranch.trials import Trial, accepted, small, usual
 
 Array = np.ndarray[Any, Any]
@@ -65,7 +66,7 @@ class Wrong:
     """A statement that gives something else in parts."""
 
     op: Op
-    signature: Signature
+    layouts: str
     ranks: int
 
 
@@ -156,6 +157,10 @@ def _sizes(trial: Trial) -> str:
 def _derived(trial: Trial) -> Iterator[str]:
     """Each statement with its cost and its signatures."""
     for op in trial.function.body:
+        if isinstance(op, Scan):
+            yield from _statement(op).splitlines()
+            yield from (f"    {line}" for line in _layouts_in_words(op))
+            continue
         if not isinstance(op, Compute | Order):
             continue
         work = symbolic(op)
@@ -170,8 +175,15 @@ def _in_words(signature: Signature, op: Compute | Order) -> str:
     return f"{operands} -> {signature.result}  ({signature.why})"
 
 
+def _layouts_in_words(op: Scan) -> Iterator[str]:
+    for laid in scan_forms(op, Mesh.of(axis=RANKS[0]), small=True):
+        operands = ", ".join(f"%{v.name} {layout['axis']}" for v, layout in zip(
+            op.operands, laid.operands, strict=True))
+        yield f"{operands} -> {', '.join(str(layout['axis']) for layout in laid.results)}"
+
+
 def _statement(op: Op) -> str:
-    return print_op(op).split("  //")[0]
+    return print_op(op, locations=False)
 
 
 # ---- in parts
@@ -215,10 +227,12 @@ def wrong_parts(trial: Trial) -> Iterator[Wrong | None]:
         if isinstance(op, Return):
             return
         operands = [env[v] for v in op.operands]
-        (whole,) = evaluate_op(op, operands, double=True)
-        env[op.result] = whole
+        wholes = evaluate_op(op, operands, double=True)
+        env.update(zip(op.results, wholes, strict=True))
         if isinstance(op, Compute | Order):
-            yield from _simulated(op, operands, whole)
+            yield from _simulated(op, operands, wholes[0])
+        elif isinstance(op, Scan):
+            yield from _simulated_scan(op, operands, wholes)
 
 
 def _simulated(
@@ -234,7 +248,22 @@ def _simulated(
                 found = in_parts(
                     op, operands, layouts, result, mesh, random, double=True)
             right = _close(found, whole, operands)
-            yield None if right else Wrong(op, signature, ranks)
+            yield None if right else Wrong(op, str(signature), ranks)
+
+
+def _simulated_scan(
+    op: Scan, operands: Sequence[Array], wholes: Sequence[Array]
+) -> Iterator[Wrong | None]:
+    random = np.random.default_rng(0)
+    for ranks in RANKS:
+        mesh = Mesh.of(axis=ranks)
+        for laid in scan_forms(op, mesh, small=True):
+            with np.errstate(all="ignore"):
+                found = scan_in_parts(op, operands, laid, mesh, random, double=True)
+            right = all(_close(part, whole, operands)
+                        for part, whole in zip(found, wholes, strict=True))
+            layouts = f"{', '.join(map(str, laid.operands))} -> {', '.join(map(str, laid.results))}"
+            yield None if right else Wrong(op, layouts, ranks)
 
 
 def _close(found: Array, whole: Array, operands: Sequence[Array]) -> bool:
@@ -255,7 +284,7 @@ def _size(array: Array) -> float:
 
 def _parts_mistake(wrong: Wrong, tree: s.Node) -> Diagnostic:
     return Diagnostic(
-        f"on {wrong.ranks} ranks, {wrong.signature}, the statement gives something else than whole",
+        f"on {wrong.ranks} ranks, {wrong.layouts}, the statement gives something else than whole",
         _span(wrong.op, tree), help="this is a fault of Anabranch; please report it")
 
 

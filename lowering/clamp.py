@@ -6,26 +6,20 @@ are what tells an index into a table from arithmetic.
 
 from __future__ import annotations
 
-from anabranch.ir.core import Block, Module
+from anabranch.ir.core import Module
 from anabranch.ir.expr import Call, Const, Expr, integer, transform
-from anabranch.ir.ops import Compute, region_of
+from anabranch.ir.ops import Compute, nested
 
 
 def clamp_indices(module: Module) -> Module:
     """The module, changed in place."""
     for function in module.functions.values():
-        _clamp(function.body)
+        for op in nested(function.body):
+            if isinstance(op, Compute):
+                op.body = transform(op.body, _clamped)
+                if op.guard is not None:
+                    op.guard = transform(op.guard, _clamped)
     return module
-
-
-def _clamp(block: Block) -> None:
-    for op in block:
-        if isinstance(op, Compute):
-            op.body = transform(op.body, _clamped)
-            if op.guard is not None:
-                op.guard = transform(op.guard, _clamped)
-        elif (region := region_of(op)) is not None:
-            _clamp(region)
 
 
 def _clamped(expr: Expr) -> Expr | None:

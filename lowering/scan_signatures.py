@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.core import Value
+from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Scan
 from anabranch.ir.recurrence import scan_axis, statements
@@ -198,18 +199,16 @@ def scan_forms(scan: Scan, mesh: Mesh, *, small: bool = False) -> list[Laid]:
     return list(forms(loop(scan), mesh, small).values())
 
 
-def laid_out(scan: Scan, mesh: Mesh) -> Laid | None:
-    """The way that a scan is laid out, by the types of its operands and results."""
+def lay_out(scan: Scan, mesh: Mesh) -> None:
+    """Give the values of the region layouts that go with those of the operands and results."""
     given = tuple(tuple(v.type.layout or Layout() for v in values)
                   for values in (scan.operands, scan.results))
-    return forms(loop(scan), mesh, True).get(given)
-
-
-def lay_out(scan: Scan, laid: Laid) -> None:
-    """Give every value of a scan its layout; the operands have theirs."""
+    laid = forms(loop(scan), mesh, True).get(given)
+    if laid is None:
+        raise CompilerBug(f"no statement of a scan goes with {given}", scan.loc)
     for inside, operand in zip(scan.inputs, scan.operands, strict=True):
         inside.type = operand.type
     for op, layout in zip(statements(scan), laid.values, strict=True):
         op.result.type = op.result.type.with_layout(layout)
-    for result, history, new in zip(scan.results, scan.histories, scan.news, strict=True):
-        result.type = history.type = new.type
+    for history, new in zip(scan.histories, scan.news, strict=True):
+        history.type = new.type

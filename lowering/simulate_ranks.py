@@ -132,7 +132,9 @@ def scan_in_parts(
 ) -> list[Array]:
     """The results of a scan, worked out in parts and put together again."""
     whole = op.clone(_laid(op, laid.operands))
-    lay_out(whole, laid)
+    for result, layout in zip(whole.results, laid.results, strict=True):
+        result.type = result.type.with_layout(layout)
+    lay_out(whole, mesh)
 
     def part(local: Sequence[Value], place: Place) -> Op:
         return local_scan(whole, local, mesh, place)
