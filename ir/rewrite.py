@@ -36,18 +36,17 @@ def replace(op: Op, values: Sequence[Value]) -> None:
 
 def dce(function: Function) -> int:
     """Erase what nothing reads, also inside of regions; the number of ops erased."""
-    return sweep(function.body)
+    return _sweep(function.body)
 
 
-def sweep(block: Block) -> int:
-    """`dce` of one block."""
+def _sweep(block: Block) -> int:
     erased = 0
     for op in reversed(block):
         if is_dead(op):
             op.erase()
             erased += 1
         elif (region := region_of(op)) is not None:
-            erased += sweep(region)
+            erased += _sweep(region)
     return erased
 
 

@@ -332,8 +332,7 @@ def split_options(
 
 
 @functools.cache
-def signatures_of(of: Structure, parts: int) -> tuple[Signature, ...]:
-    """`signatures`, of a structure."""
+def _signatures(of: Structure, parts: int) -> tuple[Signature, ...]:
     mesh = Mesh((("axis", parts),))
     found: dict[tuple[tuple[Sbp, ...], Sbp], Signature] = {}
     for rule in rules(of):
@@ -352,7 +351,7 @@ def signatures_of(of: Structure, parts: int) -> tuple[Signature, ...]:
 
 def signatures(op: Compute | Order, parts: int) -> tuple[Signature, ...]:
     """The legal signatures on one axis that cuts into `parts`; the first is all B."""
-    return signatures_of(structure(op), parts)
+    return _signatures(structure(op), parts)
 
 
 @functools.cache

@@ -51,16 +51,19 @@ def test_what_a_readme_shows_works(readme: str, workplace: Path) -> None:
                 run(workplace, "-m", "anabranch", "check", str(program))
             case "sh":
                 for arguments in commands(block):
-                    run(workplace, "-m", "anabranch", *arguments)
+                    run(workplace, *arguments)
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The arguments of the block's `anabranch` lines. make and pip lines are run by .ci/run."""
+    """What Python is given to run: the block's `anabranch` lines, and scripts of the examples. make
+    and pip lines are run by .ci/run."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    words = [shlex.split(line, comments=True) for line in lines]
-    programs = {line[0] for line in words if line}
-    assert programs <= {"anabranch", "make", "pip", "pytest", "git"}, f"nothing runs {programs}"
-    return [line[1:] for line in words if line and line[0] == "anabranch"]
+    words = [line for line in (shlex.split(line, comments=True) for line in lines) if line]
+    programs = {line[0] for line in words}
+    known = {"anabranch", "python", "make", "pip", "pytest", "git"}
+    assert programs <= known, f"nothing runs {programs - known}"
+    return [["-m", *line] if line[0] == "anabranch" else line[1:]
+            for line in words if line[0] in ("anabranch", "python")]
 
 
 def run(folder: Path, *arguments: str) -> None:
@@ -78,7 +81,7 @@ def test_commands_are_found_in_a_shell_block() -> None:
     block = Block(
         "", "sh", "make demo   # trains\nanabranch dump \\\n  a.ab --stage ir # text", 0, 3
     )
-    assert commands(block) == [["dump", "a.ab", "--stage", "ir"]]
+    assert commands(block) == [["-m", "anabranch", "dump", "a.ab", "--stage", "ir"]]
 
 
 def test_a_shell_block_may_not_show_what_nothing_runs() -> None:

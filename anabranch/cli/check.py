@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from anabranch.checking import Report, check_file
-from anabranch.frontend.program import read
+from anabranch.checking import Report, check_program
+from anabranch.frontend.program import load
 from anabranch.ir.diagnostics import UserError
 
 
@@ -22,11 +22,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    program, reports = check_file(read(args.file), args.file)
+    program = load(args.file)
     wrong = 0
-    for report in reports:
+    for report in check_program(program):
         wrong += len(report.mistakes)
-        if not args.quiet and report.lines:
+        if not args.quiet:
             print(text(report), flush=True)
         if report.mistakes:
             print(UserError(*report.mistakes, sources=program.sources), file=sys.stderr)
