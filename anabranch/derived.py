@@ -112,6 +112,14 @@ def derive(function: Function) -> Derived | None:
     return max(found, key=_distinct) if found else None
 
 
+def sizes_of(function: Function) -> tuple[list[int], int] | None:
+    """The first sizes, and length of packs, with which an op has a meaning."""
+    for sizes in _sizes(function):
+        if elaborated(function, sizes, 1) is not None:
+            return list(sizes), 1
+    return None
+
+
 def _sizes(function: Function) -> Iterator[Sequence[int]]:
     """Distinct ones; then such as fit together in many ways, if there are any to choose."""
     yield SIZES

@@ -135,13 +135,13 @@ def library() -> Scope:
     """The scope of the standard library."""
     scope = ROOT.inner()
     for path in sorted(Path(LIBRARY).glob("*.ab")):
-        file = File(str(path), _tree(path), scope)
+        file = File(str(path), tree_of(path), scope)
         for item in file.tree.items:
             _define(item, file, Files())
     return scope
 
 
-def _tree(path: Path) -> s.Module:
+def tree_of(path: Path) -> s.Module:
     """The tree of a library file, from the user's cache if it is there and safe to read."""
     text = path.read_text(encoding="utf-8")
     cache = _cache_file(path, text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import is_
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,45 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Rebuild bottom-up; `rule` returns a replacement for a rebuilt node, or None to keep it."""
-    old = children(expr)
-    new = tuple(transform(child, rule) for child in old)
-    node = expr if all(a is b for a, b in zip(old, new, strict=True)) else with_children(expr, new)
+    node, old = expr, children(expr)
+    if old:
+        new = tuple([transform(child, rule) for child in old])
+        node = expr if all(map(is_, old, new)) else with_children(expr, new)
     replaced = rule(node)
     return node if replaced is None else replaced
+
+
+def shared(expr: Expr) -> Expr:
+    """The same expression, in which equal parts are one object: what is known of a part can then be
+    kept under its identity, and is found once for all places where it stands."""
+    known: dict[tuple[object, ...], Expr] = {}
+
+    def one(node: Expr) -> Expr:
+        parts = tuple(map(one, children(node)))
+        own = tuple(repr(v) for v in _own(node))  # repr: 0.0 and -0.0 differ, 1 and True too
+        return known.setdefault((type(node), *own, *map(id, parts)), with_children(node, parts))
+
+    return one(expr)
+
+
+def _own(node: Expr) -> tuple[object, ...]:
+    """What a node says beside its parts."""
+    match node:
+        case Const(value, dtype):
+            return value, dtype
+        case Var(name):
+            return (name,)
+        case Origin(base, step):
+            return base, step
+        case Read(operand, subscripts, pad):
+            return operand, len(subscripts), pad is None
+        case Call(fn, args):
+            return fn, len(args)
+        case Cast(dtype, _):
+            return (dtype,)
+        case Rand(kind, stream, _, _, _):
+            return kind, stream
+    raise TypeError(f"no expression: {node!r}")
 
 
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from anabranch.ir.expr import Call, Cast, Const, Expr, Read, reads
+from anabranch.ir.expr import Call, Cast, Const, Expr, Read, Var, reads
 from anabranch.ir.sbp import PARTIAL_OPS
 from anabranch.ir.scalar import dtype_of
 from anabranch.ir.types import category, is_float, itemsize
@@ -50,11 +50,12 @@ class Carried:
 def carried(
     body: Expr, guard: Expr | None, reduce: str, dtypes: tuple[str, ...], dtype: str
 ) -> tuple[Carried, ...]:
-    """All ways in which a compute carries partial operands to a partial result."""
+    """All ways in which a compute carries partial operands to a partial result. Equal parts of the
+    body that are one object are judged once."""
     return tuple(
         Carried(chosen, op, leaves)
         for op in PARTIAL_OPS
-        for chosen in _candidates(body, op)
+        for chosen in _candidates(body, op, {})
         if chosen and not _reads_any(guard, chosen) and _has(op, [dtype, *_pick(dtypes, chosen)])
         for leaves in [_Rule(chosen, op, dtypes).through(body)]
         if leaves in PARTIAL_OPS and (not reduce or reduce in REDUCED_BY[leaves])
@@ -76,24 +77,33 @@ def _has(op: str, dtypes: list[str]) -> bool:
 
 
 def _reads_any(expr: Expr | None, operands: frozenset[int]) -> bool:
-    return expr is not None and any(read.operand in operands for read in reads(expr))
+    if expr is None or isinstance(expr, Var | Const):  # which most subscripts are
+        return False
+    return any(read.operand in operands for read in reads(expr))
 
 
 def _is_zero(expr: Expr) -> bool:
     return isinstance(expr, Const) and expr.value == 0
 
 
-def _candidates(expr: Expr, op: str) -> Sets:
+def _candidates(expr: Expr, op: str, seen: dict[int, Sets]) -> Sets:
+    """`seen` has those of the parts that were met before, by identity."""
+    if id(expr) not in seen:
+        seen[id(expr)] = _built(expr, op, seen)
+    return seen[id(expr)]
+
+
+def _built(expr: Expr, op: str, seen: dict[int, Sets]) -> Sets:
     match expr:
         case Const() if op == "sum" and _is_zero(expr):
             return (frozenset(),)
         case Read(operand, _, _):
             return (frozenset([operand]),)
         case Cast(_, arg):
-            return _candidates(arg, op)
+            return _candidates(arg, op, seen)
         case Call(fn, args):
             branches = args[1:] if fn == "where" else args
-            found = [_candidates(arg, op) for arg in branches]
+            found = [_candidates(arg, op, seen) for arg in branches]
             if op in OPPOSITE:
                 return _first(*_alternatives(found), *_unions(found))
             together = fn in ("where", "add", "sub") if op == "sum" else fn in ("where", "mul")
@@ -120,9 +130,15 @@ class _Rule:
     chosen: frozenset[int]
     op: str
     dtypes: tuple[str, ...]
+    seen: dict[int, str] = field(default_factory=dict)  # by the identity of a part
 
     def through(self, expr: Expr) -> str:
         """What the expression carries: a partial op, FREE of the chosen, ZERO, or BROKEN."""
+        if id(expr) not in self.seen:
+            self.seen[id(expr)] = self._judged(expr)
+        return self.seen[id(expr)]
+
+    def _judged(self, expr: Expr) -> str:
         if self.op == "sum" and _is_zero(expr):
             return ZERO
         match expr:

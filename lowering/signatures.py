@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anabranch.ir.expr import Const, Expr, Read, reads, variables, walk
+from anabranch.ir.expr import Const, Expr, Read, reads, shared, variables, walk
 from anabranch.ir.mesh import MICRO, Mesh
 from anabranch.ir.ops import Compute, Order
 from anabranch.ir.sbp import B, Layout, P, S, Sbp, layout_on
@@ -63,9 +63,6 @@ class Structure:
     def expressions(self) -> tuple[Expr, ...]:
         return (self.body,) if self.guard is None else (self.body, self.guard)
 
-    @property
-    def reads(self) -> list[Read]:
-        return [read for expr in self.expressions for read in reads(expr)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,7 @@ def _intern(
     shapes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...], dtype: str,
     _literals: tuple[str, ...],
 ) -> Structure:
-    return Structure(ranges, dims, reduce, reduced, guard, body, shapes, dtypes, dtype)
+    return Structure(ranges, dims, reduce, reduced, guard, shared(body), shapes, dtypes, dtype)
 
 
 # --- the rules of one axis -----------------------------------------------------------------------
@@ -161,10 +158,18 @@ def _dims_over(of: Structure, operand: int, name: str) -> list[int]:
     ]
 
 
+@functools.cache
+def _reads(of: Structure) -> tuple[Read, ...]:
+    """Each once."""
+    return tuple(dict.fromkeys(
+        read for expr in of.expressions for read in reads(expr)))
+
+
+@functools.cache
 def _subscripts(of: Structure, operand: int, dim: int) -> tuple[Expr, ...]:
     """How a dimension of an operand is subscripted, in every read of it."""
     return tuple(dict.fromkeys(
-        read.subscripts[dim] for read in of.reads if read.operand == operand))
+        read.subscripts[dim] for read in _reads(of) if read.operand == operand))
 
 
 def _tables(of: Structure) -> Iterator[Rule]:
