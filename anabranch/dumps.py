@@ -27,7 +27,7 @@ from anabranch.ir.core import Module, Op
 from anabranch.ir.diagnostics import NOWHERE, UserError, fail, nearest
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.mlir import print_mlir
-from anabranch.ir.ops import Compute, Fused, Order
+from anabranch.ir.ops import Compute, Fused, Order, Scan
 from anabranch.ir.printer import print_module, print_op
 from anabranch.lowering import pipeline
 from anabranch.subjects import Subject, mesh_of, overrides_of, subject_of
@@ -196,7 +196,7 @@ def _op_as_json(op: Op) -> Json:
 def _launching(program: Program, request: Request) -> Iterator[Op]:
     module = module_at(program, "fused", request)
     for function in module.functions.values():
-        yield from (op for op in function.body if isinstance(op, Compute | Fused | Order))
+        yield from (op for op in function.body if isinstance(op, Compute | Fused | Order | Scan))
 
 
 def _kernels(program: Program, _stage: str, request: Request) -> str:
@@ -207,7 +207,8 @@ def _kernels(program: Program, _stage: str, request: Request) -> str:
 
 def _bodies(op: Op) -> Iterator[str]:
     clauses, _ = clauses_of(op)
-    call = library_launch(clauses[0]) if len(clauses) == 1 else None
+    alone = len(clauses) == 1 and not isinstance(op, Scan)
+    call = library_launch(clauses[0]) if alone else None
     if call is not None:
         yield f"library {call.kernel.symbol}({', '.join(str(i.base) for i in call.ints)})\n"
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from anabranch.codegen.kernel import Load, Ref, Store, names, statements
+from anabranch.codegen.kernel import Load, Loop, Ref, Store, names, statements
 from anabranch.codegen.scope import Piece
 from anabranch.ir.expr import Call, Expr
 
@@ -14,6 +14,7 @@ LEAST_WORK = 1 << 12
 TILES = 16  # so many tiles suffice
 LEAST_LANES = 64
 LINE = 16  # lanes that share a cache line
+TURNS = 4  # points that take each step of an ordered loop together, and share what it loads
 ACROSS = 8  # rows of a tile that crosses strides: few, since large strides share cache sets
 
 
@@ -27,6 +28,8 @@ def blocks(piece: Piece) -> tuple[int, ...]:
         return tuple(min(size, wanted.get(k, 1)) for k, size in enumerate(sizes))
     most, least = (max(1, work // max(1, piece.work)) for work in (TILE_WORK, LEAST_WORK))
     room = min(most, max(least, math.prod(sizes) // TILES))
+    if any(isinstance(s, Loop) and s.ordered for s in piece.kernel.body):
+        room = max(room, min(TURNS, math.prod(sizes) // 2))
     found: list[int] = []
     for k in reversed(range(len(sizes))):
         wide = lanes and not found

@@ -183,7 +183,6 @@ class Builder(Expressions):
             self.row.append(self._nest(start, stop, body))
 
     def _update(self, i: int, start: Start) -> None:
-        assert self.inner is not None
         c = self.space.clauses[i]
         mask = None if c.guard is None else self.lower(c.guard, i, None)
         mask = None if mask == TRUE else mask
@@ -196,10 +195,10 @@ class Builder(Expressions):
             return
         if self.scheme.dots and c.reduce == "sum" and mask is None and is_product_of_values(value):
             assert isinstance(value, Call)
-            self.inner.append(Dot(start.name, *value.args))
+            self.emit(Dot(start.name, *value.args))
             return
         at = self.axis[c.reduced[0]] if c.reduce in ("argmax", "argmin") else None
-        self.inner.append(Update(start.name, value, mask, at))
+        self.emit(Update(start.name, value, mask, at))
 
     def _nest(self, start: Expr, stop: Expr, body: tuple[Statement, ...]) -> Statement:
         last = self.loops[-1]

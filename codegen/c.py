@@ -188,20 +188,44 @@ class _Printer:
 
     def _rows(self, *, strips: bool) -> None:
         axes = [a.name for a in self.kernel.grid]
+        if interleaves(self.kernel):
+            self._interleaved(axes)
+            return
         for axis in axes[:-1] if strips else axes:
             self._axis_loop(axis)
         if strips:
-            self._strip(axes[-1])
+            axis = axes[-1]
+            self._strip(axis, f"{axis}_begin", f"{axis}_end", self.kernel.body)
         else:
             self._statements(self.kernel.body)
         for _ in axes[:-1] if strips else axes:
             self._close()
 
-    def _strip(self, axis: str) -> None:
-        self._for(f"{axis}_strip", f"{axis}_begin", f"{axis}_end", str(STRIP))
-        self._add(f"const int64_t lanes = ab_min_i64({STRIP}, {axis}_end - {axis}_strip);")
-        laned = _lane_names(self.kernel.body, axis)
-        self._strip_block(self.kernel.body, axis, laned)
+    # ordered loops: points take each step together
+
+    def _interleaved(self, axes: Sequence[str]) -> None:
+        """The points of a tile run inside of the outer loops, whose turns they share."""
+        for s in self.kernel.body:
+            assert isinstance(s, Loop), "nothing stands beside the loops over steps"
+            self._for(s.axis, self._write(s.start), self._write(s.stop))
+            for inner in s.body:
+                self._turns(inner, axes)
+            self._close()
+
+    def _turns(self, s: Statement, axes: Sequence[str]) -> None:
+        shared = isinstance(s, Loop) and not s.lanes and any(isinstance(x, Loop) for x in s.body)
+        if shared and isinstance(s, Loop):
+            self._for(s.axis, self._write(s.start), self._write(s.stop))
+        for axis in axes:
+            self._axis_loop(axis)
+        self._statements(s.body if shared and isinstance(s, Loop) else [s])
+        for _ in (*axes, *([s] if shared else [])):
+            self._close()
+
+    def _strip(self, axis: str, start: str, stop: str, body: tuple[Statement, ...]) -> None:
+        self._for(f"{axis}_strip", start, stop, str(STRIP))
+        self._add(f"const int64_t lanes = ab_min_i64({STRIP}, {stop} - {axis}_strip);")
+        self._strip_block(body, axis, _lane_names(body, axis))
         self._close()
 
     def _strip_block(self, body: Sequence[Statement], axis: str, laned: set[str]) -> None:
@@ -359,7 +383,11 @@ class _Printer:
         self._add(f"if ({condition}) {best} = {new}, {place} = {at};")
 
     def _loop(self, s: Loop) -> None:
+        if s.lanes and any(isinstance(inner, Loop) for inner in s.body):
+            self._strip(s.axis, self._write(s.start), self._write(s.stop), s.body)
+            return
         updated = {u.name for u in statements((s,)) if isinstance(u, (Update, Dot))}
+        updated -= {x.name for x in statements((s,)) if isinstance(x, Start)}
         starts = [self.starts[n] for n in sorted(updated)]
         start, stop = self._write(s.start), self._write(s.stop)
         sums = [x for x in starts if x.reduce == "sum" and is_float(x.dtype)]
@@ -434,6 +462,13 @@ def _lane_names(body: Sequence[Statement], axis: str) -> set[str]:
         if name is not None and (isinstance(s, Start) or _touches(s, laned)):
             laned.add(name)
     return laned
+
+
+def interleaves(kernel: Kernel) -> bool:
+    """Whether the kernel is loops over steps, in which loops alone stand."""
+    loops = [s for s in kernel.body if isinstance(s, Loop) and s.ordered]
+    return bool(loops) and len(loops) == len(kernel.body) and all(
+        isinstance(s, Loop) for loop in loops for s in loop.body)
 
 
 def _touches(s: Statement, laned: set[str]) -> bool:

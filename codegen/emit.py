@@ -21,7 +21,7 @@ from anabranch.codegen.verify import verify
 from anabranch.ir.core import Op, Value
 from anabranch.ir.expr import Const
 from anabranch.ir.launch import IntArg, LaunchSpec, Pointer
-from anabranch.ir.ops import Order
+from anabranch.ir.ops import Order, Scan
 from anabranch.ir.scalar import flops
 from anabranch.ir.space import Clause
 
@@ -45,11 +45,23 @@ _known: dict[object, tuple[LaunchSpec, ...]] = {}
 def launches(op: Op, target: str = "c") -> tuple[LaunchSpec, ...]:
     """The kernel calls that run an op, in order."""
     clauses, outputs = clauses_of(op)
-    stated = (op.axis, op.count, op.descending) if isinstance(op, Order) else None
-    key = target, stated, structure(clauses, inputs_of(op), outputs)
+    inputs = inputs_of(op)
+    if isinstance(op, Scan):
+        inputs, outputs = op.region.args, op.news
+    key = target, stated(op), structure(clauses, inputs, outputs)
     if key not in _known:
         _known[key] = emit(op, TARGETS[target])
     return _known[key]
+
+
+def stated(op: Op) -> tuple[object, ...]:
+    """What of an op its clauses do not say."""
+    match op:
+        case Order():
+            return op.axis, op.count, op.descending
+        case Scan():
+            return op.variable, op.reverse
+    return ()
 
 
 def structure(
@@ -69,7 +81,7 @@ def structure(
 def emit(op: Op, target: Target) -> tuple[LaunchSpec, ...]:
     """The kernel calls of an op, made anew."""
     clauses, outputs = clauses_of(op)
-    if len(clauses) == 1 and target.library:
+    if len(clauses) == 1 and target.library and not isinstance(op, Scan):
         call = library_launch(clauses[0])
         if call is not None:
             return (call,)

@@ -181,13 +181,15 @@ class Check(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Loop(Statement):
-    """`body` for `axis` in [start, stop), in order."""
+    """`body` for `axis` in [start, stop), in order. `ordered`: a step may load what one before it
+    has stored; otherwise only accumulators and `Combine` lead from step to step."""
 
     axis: str
     start: Expr
     stop: Expr
     body: tuple[Statement, ...]
     lanes: bool = False
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +343,8 @@ def _line(statement: Statement) -> str:
                     f"{tensor}[{show(index)} + p * {show(stride)}], {order}, r < {show(count)}")
         case Check(name, value, bound, mask):
             return f"{name} = check({show(value)}, {show(bound)}){_when(mask)}"
-        case Loop(axis, start, stop, _, lanes):
-            kind = " lanes" if lanes else ""
+        case Loop(axis, start, stop, _, lanes, ordered):
+            kind = " lanes" if lanes else " ordered" if ordered else ""
             return f"for {axis} in {show(start)} .. {show(stop)}{kind}:"
     return _accumulating(statement)
 

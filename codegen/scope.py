@@ -125,8 +125,8 @@ class Scope(ABC):
             [self._axis(group) for group in merged_axes(axes, self.space, apart, accesses)]
             for axes in (self.scheme.grid, self.scheme.loops))
 
-    def _axis(self, group: tuple[str, ...]) -> Ref:
-        ref = Ref(self.names.fresh("_".join(group)))
+    def _axis(self, group: tuple[str, ...], hint: str = "") -> Ref:
+        ref = Ref(self.names.fresh(hint or "_".join(group)))
         self.size[ref.name] = math.prod(self.space.extents[a] for a in group)
         self.extent[ref.name] = self.numbers.extent(ref.name, self.size[ref.name])
         self.steps.append((ref, group[-1]))

@@ -24,13 +24,15 @@ from dataclasses import dataclass, replace
 from anabranch.codegen.analysis import comparisons
 from anabranch.codegen.build import Builder
 from anabranch.codegen.order import order_piece
+from anabranch.codegen.scan import scan_piece
 from anabranch.codegen.scatter import is_scatter, scatter
 from anabranch.codegen.scope import Piece, Scheme
 from anabranch.ir.core import Block, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.expr import Expr, Origin, Read, Var, transform
-from anabranch.ir.ops import Compute, Fused, Order, Return
+from anabranch.ir.ops import Compute, Fused, Order, Return, Scan
 from anabranch.ir.printer import print_expr
+from anabranch.ir.recurrence import statements
 from anabranch.ir.space import Clause, Space, clause, unify
 from anabranch.ir.types import accumulator, tensor
 
@@ -43,10 +45,12 @@ PARTS = 64  # and how many parts there are at most
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a target can do: keep a row in fast memory; multiply matrices by blocks."""
+    """What a target can do: keep a row in fast memory; multiply matrices by blocks; reduce so many
+    rows together."""
 
     keep: bool = True
     dots: bool = False
+    together: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,12 @@ C_OPTIONS = Options()
 
 
 def tile(op: Op, options: Options = C_OPTIONS) -> Tiled:
-    """The kernels of a compute, a fused region or an order."""
+    """The kernels of an op."""
     if isinstance(op, Order):
         return Tiled((order_piece(op, scratch=options.keep),))
+    if isinstance(op, Scan):
+        piece, scratch = scan_piece(op, together=options.together)
+        return Tiled((piece,), scratch)
     return tile_clauses(*clauses_of(op), options)
 
 
@@ -71,6 +78,8 @@ def clauses_of(op: Op) -> tuple[list[Clause], tuple[Value, ...]]:
     """The clauses of an op, as far as it is made of some, and the values it gives."""
     if isinstance(op, Compute):
         return [clause(op)], op.results
+    if isinstance(op, Scan):
+        return [clause(each) for each in statements(op)], op.results
     if isinstance(op, Order):
         return [], op.results
     if not isinstance(op, Fused):
@@ -87,6 +96,8 @@ def _region(block: Block) -> tuple[list[Clause], tuple[Value, ...]]:
 
 def inputs_of(op: Op) -> Sequence[Value]:
     """The values that the clauses of an op read from outside, in the order of its operands."""
+    if isinstance(op, Scan):
+        return op.inputs
     return op.region.args if isinstance(op, Fused) else op.operands
 
 

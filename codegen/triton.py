@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.codegen.facts import all_extents, fits_in_i32
@@ -39,12 +39,12 @@ from anabranch.codegen.kernel import (
     identity,
     names,
     statements,
-    uses,
 )
 from anabranch.codegen.scope import Piece
 from anabranch.codegen.target import Printed
 from anabranch.codegen.tile import Options
 from anabranch.codegen.triton_accumulate import SIGNS, across, beside, extremum
+from anabranch.codegen.triton_bodies import cone, stores, updated
 from anabranch.codegen.triton_expr import (
     AND,
     SIGNATURES,
@@ -81,7 +81,7 @@ PRODUCT = {**OPTIONS, "num_warps": 8}  # keeps the registers of f32 products fro
 def wishes(clauses: Sequence[Clause]) -> Options:
     """Products of matrices by blocks; rows are not kept in memory, but computed again, or once
     where a block has whole rows."""
-    return Options(keep=False, dots=len(clauses) == 1 and is_contraction(clauses[0])
+    return Options(keep=False, together=1, dots=len(clauses) == 1 and is_contraction(clauses[0])
                    and clauses[0].result.type.dtype == "f32")
 
 
@@ -134,6 +134,7 @@ class _Printer:
         self.inside: dict[str, Inside] = {}
         self.values: dict[str, str] = {}  # what is written on the right of `=`, and its name
         self.loops = 0
+        self.per_lane: set[str] = set()  # accumulators that lanes of a loop have one each of
         self.waiting: dict[str, Start] = {}  # accumulators whose first value is not written yet
         self.order = [d.name for d in self.grid.dimensions]
         self.starts = {s.name: s for s in statements(kernel.body) if isinstance(s, Start)}
@@ -164,6 +165,8 @@ class _Printer:
             self._add(f"# {line}")
         self._programs()
         self._block(self.kernel.body)
+        if not self.kernel.body:  # a scan of no steps
+            self._add("pass")
         body = "\n".join(self.lines)
         head = HEADER + self._head()
         helpers = "".join(f"\n\n@triton.jit\n{HELPERS[n].strip()}\n" for n in used(body))
@@ -264,15 +267,18 @@ class _Printer:
 
     # statements
 
-    def _block(self, body: Sequence[Statement]) -> None:
-        """Statements; an accumulator that starts here is settled after its last update."""
+    def _block(self, body: Sequence[Statement], *, ordered: bool = False) -> None:
+        """Statements; an accumulator that starts here is settled after its last update. What other
+        threads store in an ordered loop is waited for."""
         own = {s.name for s in body if isinstance(s, Start)}
         for i, s in enumerate(body):
             self._statement(s)
-            later = set[str]().union(*(_updated(x) for x in body[i + 1 :]))
-            touched = {s.name} if isinstance(s, Start) else _updated(s)
+            later = set[str]().union(*(updated(x) for x in body[i + 1 :]))
+            touched = {s.name} if isinstance(s, Start) else updated(s)
             for name in sorted(own & touched - later):
                 self._settle(name)
+            if ordered and stores(s):
+                self._add("tl.debug_barrier()")
 
     def _statement(self, s: Statement) -> None:
         match s:
@@ -398,10 +404,12 @@ class _Printer:
 
     def _start(self, s: Start) -> None:
         spans = frozenset(d.name for d in self.grid.dimensions if d.axes)
-        if any(isinstance(loop, Loop) and loop.lanes and s.name in _updated(loop)
+        if any(isinstance(loop, Loop) and loop.lanes and s.name in updated(loop)
                for loop in statements(self.kernel.body)) and not self.grid.product:
             spans |= {"LANES"}
         self.spans[s.name] = spans
+        if "LANES" in self.inside:
+            self.per_lane.add(s.name)
         if self.whole and not self.loops and s.reduce not in ("argmax", "argmin"):
             self.waiting[s.name] = s
         else:
@@ -473,7 +481,7 @@ class _Printer:
         if name in self.waiting:
             self._begin(self.waiting.pop(name))
         start, own = self.starts[name], self.place.get(name, name)
-        if self._walked() and "LANES" in self.spans[name]:
+        if self._walked() and "LANES" in self.spans[name] and name not in self.per_lane:
             axis = f"{len(self.order) - 1}, keep_dims={len(self.order) > 1}"
             self.spans[name] -= {"LANES"}
             self._add(f"{own} = {across(start, own, axis)}")
@@ -498,7 +506,7 @@ class _Printer:
             self._begin(self.waiting.pop(name))
         self._add(f"for {axis} in range({self._write(s.start)}, {self._write(s.stop)}):")
         self.depth, self.loops = self.depth + 1, self.loops + 1
-        self._block(s.body)
+        self._block(s.body, ordered=s.ordered)
         self.depth, self.loops = self.depth - 1, self.loops - 1
 
     def _bound(self, expr: Expr, fold_: str) -> str:
@@ -562,7 +570,7 @@ class _Printer:
         self.inside["K"] = Inside(self._fresh(f"{axis}_inside"), frozenset({"K"}))
         self._add(f"{axis} = {block} + {self._arange('K')}")
         self._add(f"{self.inside['K'].text} = {axis} < {self._write(s.stop)}")
-        for part in _cone(s.body, factor):
+        for part in cone(s.body, factor):
             name = getattr(part, "name", "")
             if side == "columns" and name in self.spans:  # both factors need it
                 self.place[name] = self._fresh(f"{name}_{side}")
@@ -570,23 +578,6 @@ class _Printer:
         text = self._write(factor)
         self.order, self.place = saved
         return text
-
-
-# --- analysis --------------------------------------------------------------------------------
-
-
-def _updated(s: Statement) -> set[str]:
-    return {u.name for u in statements((s,)) if isinstance(u, (Update, Dot))}
-
-
-def _cone(body: Iterable[Statement], factor: Expr) -> list[Statement]:
-    """The statements of a body that an expression needs, in order."""
-    wanted, found = names(factor), []
-    for s in reversed(list(body)):
-        if getattr(s, "name", "") in wanted and not isinstance(s, (Dot, Update)):
-            wanted |= uses(s)
-            found.append(s)
-    return found[::-1]
 
 
 def _wrapped(parts: Sequence[str]) -> str:

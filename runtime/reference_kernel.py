@@ -195,8 +195,8 @@ class _Points:
                 self.names[name] = self._checked(value, bound, mask)
             case ["Sort", *walks, descending, _]:
                 self._sort(walks[:4], walks[4:], descending)
-            case ["Loop", axis, start, stop, body, _]:
-                self._loop(axis, self.value(start), self.value(stop), body)
+            case ["Loop", axis, start, stop, body, _, ordered]:
+                self._loop(axis, self.value(start), self.value(stop), body, ordered)
             case _:
                 self._accumulate(statement)
 
@@ -303,13 +303,16 @@ class _Points:
 
     # loops
 
-    def _loop(self, axis: str, start: Array, stop: Array, body: Sequence[Node]) -> None:
+    def _loop(self, axis: str, start: Array, stop: Array, body: Sequence[Node],
+              ordered: bool) -> None:
         """Steps are counted from the start that each point has, and skipped from its stop on."""
         shape, active = self.shape, self.active
         steps = int(np.max(stop - start))
         most = ELEMENTS // math.prod(shape)
         if any(statement[0] == "Loop" for statement in body):
             most = min(most, OUTER_STEPS)
+        if ordered:
+            most = 1
         start, stop = (np.expand_dims(x, -1) if x.ndim else x for x in (start, stop))
         for first in range(0, steps, max(1, most)):
             count = min(max(1, most), steps - first)

@@ -41,10 +41,12 @@ from tests.codegen.cases import (
 )
 from tests.codegen.groups import groups
 from tests.codegen.orders import numbers, orders
+from tests.codegen.scans import SCANS, all_elements_are_needed, only_scan, scan_of
+from tests.codegen.scans import numbers as scanned
 from tests.codegen.test_c import data, rounded
 from tests.codegen.triton_cases import SMALL, cases, steps
 from tests.codegen.triton_memory import Outcome, assert_agrees, run
-from tests.strategies import arrays, statements
+from tests.strategies import arrays, recurrences, statements
 
 Array = np.ndarray[Any, Any]
 PROGRAMS = 8
@@ -184,6 +186,26 @@ def test_random_orders_of_every_dtype(op: Order) -> None:
     x = numbers(op)
     outcome = run(op, [x], emit(op, TARGETS["triton"]))
     np.testing.assert_array_equal(outcome.results[0], reference.evaluate_op(op, [x])[0])
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_case_of_a_recurrence(name: str) -> None:
+    op = scan_of(SCANS[name])
+    assert_runs(op, scanned(op.operands))
+
+
+@some
+@given(recurrences())
+def test_random_recurrences_of_every_dtype(made: Function) -> None:
+    given = dict(zip(made.body.args, arrays(made, 1), strict=True))
+    op = only_scan(made)
+    operands = [given[v] for v in op.operands]
+    try:
+        want = reference.evaluate_op(op, operands)
+    except UserError:
+        assert interpreted(op, operands).status[0] == 1 or not all_elements_are_needed(op)
+        return
+    assert_agrees(op, interpreted(op, operands).results, want)
 
 
 UNARY = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos",

@@ -18,6 +18,7 @@ from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute, Fused, Order
 from anabranch.ir.types import DTYPES, tensor
 from tests.codegen.cases import CASES, PLAIN_PRODUCTS, PRODUCTS, as_one, parsed
+from tests.codegen.scans import SCANS, scan_of
 from tests.codegen.triton_cases import steps
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes that a program may have
@@ -72,6 +73,7 @@ def test_every_kind_of_kernel_compiles(tmp_path: Path) -> None:
     ops += [next(iter(parsed(text).body)) for text in (PRODUCTS | PLAIN_PRODUCTS).values()]
     ops += [Order(Value(tensor(dtype, (5, 70, 3)), "x"), 1, 7, descending=dtype == "bool")
             for dtype in DTYPES]
+    ops += map(scan_of, SCANS.values())
     for op in ops:
         for spec in launches(op, "triton"):
             if spec.tiles:

@@ -16,6 +16,7 @@ import numpy as np
 
 from anabranch.codegen.emit import launches
 from anabranch.codegen.triton_compile import load
+from anabranch.codegen.triton_expr import SIGNATURES
 from anabranch.ir.core import Op
 from anabranch.ir.launch import LaunchSpec, Pointer
 from anabranch.ir.printer import print_op
@@ -126,7 +127,7 @@ def _pointers(module: Module, spec: LaunchSpec, inputs: Sequence[Buffer],
 def _at(scratch: Tensor, offset: int, kind: str) -> Tensor:
     import torch
 
-    names = {"*fp32": "f32", "*fp64": "f64", "*i64": "i64", "*i32": "i32", "*i1": "bool"}
+    names = {f"*{signature}": dtype for dtype, signature in SIGNATURES.items()}
     dtype = getattr(torch, TORCH[names[kind]])
     size = torch.empty((), dtype=dtype).element_size()
     whole = scratch[offset : len(scratch) - (len(scratch) - offset) % size]
