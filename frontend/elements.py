@@ -110,6 +110,8 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
         if fn in ("floor", "ceil", "round", "trunc"):
             return elements[0]
         dtype = "f32"
+    if fn in ("isnan", "isinf") and not is_float(dtype):
+        dtype = "f32"
     args = tuple(convert(element, dtype, span) for element in elements)
     if fn in ("floordiv", "mod") and args[1] == Const(0, dtype) and not is_float(dtype):
         raise fail("division by zero", span)

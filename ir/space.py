@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from anabranch.ir.core import Value
-from anabranch.ir.expr import Expr, Read, Var, reads, substitute, variables
+from anabranch.ir.expr import Const, Expr, Read, Var, reads, substitute, variables
 from anabranch.ir.index import Affine, affine, expression, mixed_radix
-from anabranch.ir.ops import Compute
+from anabranch.ir.ops import Compute, identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,12 @@ class Clause:
 
 
 def clause(op: Compute) -> Clause:
+    """The op as data. A reduction over nothing reads nothing: it is its identity."""
+    extents = dict(op.ranges)
+    if op.reduce not in ("", "argmax", "argmin") and 0 in (extents[v] for v in op.reduced):
+        dtype = op.result.type.dtype
+        kept = tuple(r for r in op.ranges if r[0] not in op.reduced)
+        return Clause(op.result, (), kept, op.dims, Const(identity(op.reduce, dtype), dtype))
     return Clause(op.result, op.operands, op.ranges, op.dims, op.body, op.reduce, op.reduced,
                   op.guard)
 

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, adapter, axes_of
+from benchmarks.oracles.contract import Operand, Unsupported, adapter, axes_of, dtype_name, listed
 
 
 def reshaped(x: Operand, shape: Any) -> str:
@@ -91,8 +91,7 @@ def _stack(tensors: list[Operand], dim: int = 0) -> str:
 
 
 def _pieces(x: Operand, lengths: list[int], dim: int) -> str:
-    names = ", ".join(f"y{n}" for n in range(len(lengths)))
-    return f"{names}{',' * (len(lengths) == 1)} = split({x}, {lengths}, axis={dim})\nreturn {names}"
+    return listed(f"split({x}, {lengths}, axis={dim})", len(lengths))
 
 
 @adapter("split_with_sizes", "split.list_args")
@@ -127,8 +126,7 @@ def _tensor_split(x: Operand, parts: Any, dim: int = 0) -> str:
 
 @adapter("unbind")
 def _unbind(x: Operand, dim: int = 0) -> str:
-    names = ", ".join(f"y{n}" for n in range(x.shape[dim]))
-    return f"{names}{',' * (x.shape[dim] == 1)} = unbind({x}, axis={dim})\nreturn {names}"
+    return listed(f"unbind({x}, axis={dim})", x.shape[dim])
 
 
 @adapter("select")
@@ -190,10 +188,8 @@ def _flipud(x: Operand) -> str:
 
 @adapter("arange")
 def _arange(*numbers: Any, dtype: Any = None, **_: Any) -> str:
-    numbers = tuple(n for n in numbers if n is not None)
-    if not all(isinstance(n, int) for n in numbers):
-        raise Unsupported("arange takes integers")
-    return f"arange({', '.join(map(str, numbers))})"
+    made = f"arange({', '.join(str(n) for n in numbers if n is not None)})"
+    return made if dtype is None else f"{dtype_name(dtype)}({made})"
 
 
 @adapter("index_select")

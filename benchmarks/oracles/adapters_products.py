@@ -54,4 +54,5 @@ def _linear(x: Operand, w: Operand, b: Operand | None = None) -> str:
 
 @adapter("nn.functional.bilinear")
 def _bilinear(x: Operand, y: Operand, w: Operand, b: Operand | None = None) -> str:
-    return f"bilinear({x}, {y}, {w}, {b})"
+    bias = f"zeros([{w.shape[0]}])" if b is None else f"{b}"
+    return f"bilinear({x}, {y}, {w}, {x.dtype}({bias}))"

@@ -103,3 +103,11 @@ def last(x: Operand, dim: int, function: str) -> str:
     if x.ndim == 0 or dim % x.ndim == x.ndim - 1:
         return function.format(x)
     return f"transpose({function.format(f'transpose({x}, {dim}, -1)')}, {dim}, -1)"
+
+
+def listed(call: str, count: int) -> str:
+    """The items of a list of tensors as results."""
+    if count == 1:
+        return f"{call}[0]"
+    names = ", ".join(f"y{n}" for n in range(count))
+    return f"{names} = {call}\nreturn {names}" if count else f"return {call}"

@@ -236,7 +236,7 @@ def _planned(case: Case, mesh: Mesh, laid: Sequence[Placement | None]) -> Planne
         made.name = f"f{number}" if placement is not None else "f"
         module.add(made)
         members.append((made.name, placement))
-    plan = compile_module(module, Options(mesh, verify=False), 1).plan
+    plan = compile_module(module, Options(mesh), 1).plan
     return Planned(plan, tuple(members))
 
 

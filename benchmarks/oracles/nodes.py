@@ -1,8 +1,9 @@
 """ONNX's tests of its nodes as cases: one node, its inputs, and the outputs that are right.
 
 Left out are tests of nodes written out in others, and those whose inputs or outputs are no arrays
-of numbers. What ONNX passes as an input but is known when compiling for us (a shape, axes, a
-number of classes) is the adapter's to read from the value of its operand.
+of ordinary numbers (but texts, sequences, floats of 8 bits). What ONNX passes as an input but is
+known when compiling for us (a shape, axes, a number of classes) is the adapter's to read from the
+value of its operand.
 """
 
 from __future__ import annotations
@@ -11,65 +12,88 @@ import functools
 import inspect
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from anabranch.ir.sbp import B, S
 from benchmarks.oracles import all_adapters  # noqa: F401 - registers them
-from benchmarks.oracles.cases import TOLERANCES, Case, Refusal, Wanted
+from benchmarks.oracles.cases import TOLERANCES, Array, Case, Refusal, Wanted
 from benchmarks.oracles.contract import NODES, Operand, Unsupported, dtype_name
 from benchmarks.oracles.placements import MESHES, Placement
 
 NOISE = 1e-6  # of f32: outputs were computed in f32 themselves
 
 
+@dataclass(frozen=True, slots=True)
+class Test:
+    """A test of one node."""
+
+    name: str
+    node: Any
+    inputs: list[Array]
+    outputs: list[Array]
+    rtol: float
+    atol: float
+
+
 @functools.cache
-def tests() -> dict[str, list[Any]]:
+def tests() -> dict[str, list[Test]]:
     """The tests of one node, by its type."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[Test]] = {}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         loaded = load_model_tests(kind="node")
     for test in loaded:
-        if "_expanded" not in test.name and _has_arrays(test):
-            found.setdefault(test.model.graph.node[0].op_type, []).append(test)
+        inputs, outputs = ([_array(a) for a in side] for side in test.data_sets[0])
+        if "_expanded" not in test.name and all(a is not None for a in (*inputs, *outputs)):
+            node = test.model.graph.node[0]
+            found.setdefault(node.op_type, []).append(
+                Test(test.name, node, inputs, outputs, test.rtol, test.atol))
     return found
 
 
-def _has_arrays(test: Any) -> bool:
-    arrays = [a for inputs, outputs in test.data_sets for a in (*inputs, *outputs)]
-    return all(isinstance(a, np.ndarray | np.generic) and a.dtype.kind in "fiub" for a in arrays)
+def _array(given: Any) -> Any:
+    """Numbers as an array, or None."""
+    if isinstance(given, TensorProto):
+        given = numpy_helper.to_array(given)
+    if not isinstance(given, np.ndarray | np.generic):
+        return None
+    return np.asarray(given) if given.dtype.kind in "fiub" or _is_bf16(given) else None
+
+
+def _is_bf16(array: Any) -> bool:
+    return str(array.dtype) == "bfloat16"
 
 
 def cases(kind: str) -> Iterator[Case | Refusal]:
     """The cases of a type of node."""
     for test in tests()[kind]:
-        inputs, outputs = test.data_sets[0]
         try:
-            text, operands = written(kind, test, inputs)
-            wanted = tuple(_wanted(np.asarray(o), test) for o in outputs)
+            text, operands = written(test)
+            wanted = tuple(_wanted(o, test) for o in test.outputs)
         except Unsupported as error:
             yield Refusal(test.name, str(error))
             continue
         yield Case(test.name, text, operands, wanted)
 
 
-def written(kind: str, test: Any, inputs: list[Any]) -> tuple[str, tuple[Operand, ...]]:
+def written(test: Test) -> tuple[str, tuple[Operand, ...]]:
     """The node as text, over the operands that the text mentions."""
-    node = test.model.graph.node[0]
-    given = iter(zip(range(len(inputs)), inputs, strict=True))
+    node, adapter = test.node, NODES[test.node.op_type]
+    given = enumerate(test.inputs)
     operands: list[Operand | None] = []
     for name in node.input:
         number, array = next(given) if name else (0, None)
         operands.append(None if array is None else Operand(
-            f"x{number}", array.shape, dtype_name(array.dtype), np.asarray(array)))
+            f"x{number}", array.shape, dtype_name(array.dtype), _plain_floats(array)))
     attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
-    if "outputs" in inspect.signature(NODES[kind]).parameters:
+    if "outputs" in inspect.signature(adapter).parameters:
         attributes["outputs"] = [bool(name) for name in node.output]
-    text = NODES[kind](*operands, **attributes)
+    text = adapter(*operands, **attributes)
     return text, tuple(o for o in operands if o is not None and _mentioned(o.name, text))
 
 
@@ -82,8 +106,13 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _wanted(array: Any, test: Any) -> Wanted:
-    dtype = dtype_name(array.dtype)
+def _plain_floats(array: Array) -> Array:
+    """bf16, which NumPy lacks, in f32."""
+    return array.astype(np.float32) if _is_bf16(array) else array
+
+
+def _wanted(given: Array, test: Test) -> Wanted:
+    dtype, array = dtype_name(given.dtype), _plain_floats(given)
     if dtype not in TOLERANCES:
         return Wanted(array, dtype)
     relative, absolute = TOLERANCES[dtype]

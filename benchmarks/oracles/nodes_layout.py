@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, node
+from benchmarks.oracles.contract import Operand, Unsupported, listed, node
 
 
 def numbers(operand: Operand | None) -> list[int]:
@@ -62,9 +62,7 @@ def _split(x: Operand, sizes: Operand | None = None, *, axis: int = 0, num_outpu
     count = num_outputs or len(outputs)
     step = -(-x.shape[axis] // count)
     equal = [min(step, x.shape[axis] - n * step) for n in range(count)]
-    names = ", ".join(f"y{n}" for n in range(count))
-    return (f"{names}{',' * (count == 1)} = split({x}, {numbers(sizes) or equal}, axis={axis})\n"
-            f"return {names}")
+    return listed(f"split({x}, {numbers(sizes) or equal}, axis={axis})", count)
 
 
 @node("Slice")
@@ -85,7 +83,9 @@ def _slice(x: Operand, starts: Operand, ends: Operand, axes: Operand | None = No
 
 @node("Gather")
 def _gather(x: Operand, ids: Operand, *, axis: int = 0) -> str:
-    return f"{x}[{', '.join([':'] * (axis % x.ndim) + [str(ids)])}]"
+    length = x.shape[axis]
+    places = f"where({ids} < 0, {ids} + {length}, {ids})"
+    return f"{x}[{', '.join([':'] * (axis % x.ndim) + [places])}]"
 
 
 @node("Range")

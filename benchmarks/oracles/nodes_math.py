@@ -19,12 +19,26 @@ for _kind, _text in UNARY.items():
     node(_kind)(lambda x, text=_text: text.format(x))
 
 BINARY = {
-    "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "Pow": "**", "Equal": "==", "Greater": ">",
+    "Add": "+", "Sub": "-", "Mul": "*", "Equal": "==", "Greater": ">",
     "GreaterOrEqual": ">=", "Less": "<", "LessOrEqual": "<=", "And": "and", "Or": "or",
     "Xor": "!=",
 }  # fmt: skip
 for _kind, _sign in BINARY.items():
     node(_kind)(lambda x, y, sign=_sign: f"{x} {sign} {y}")
+
+
+@node("Pow")
+def _pow(x: Operand, y: Operand) -> str:
+    return f"{x} ** {y}" if x.dtype == y.dtype else f"{x.dtype}({x} ** {y})"
+
+
+@node("Div")
+def _div(x: Operand, y: Operand) -> str:
+    if x.is_float:
+        return f"{x} / {y}"
+    negative = f"({x} < 0) != ({y} < 0)"  # a quotient of integers goes towards 0
+    return f"where({negative}, 0 - (0 - {x}) // {y}, {x} // {y})" if x.dtype != "u8" else (
+        f"{x} // {y}")
 
 
 @node("Mod")

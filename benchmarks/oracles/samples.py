@@ -64,11 +64,11 @@ def chosen(info: Any, limit: int) -> list[Sample]:
     return _spread(_all(info, main), limit - len(found)) + found if main in supported else found
 
 
-def _all(info: Any, dtype: torch.dtype) -> list[Sample]:
+def _all(info: Any, dtype: torch.dtype, most: int = MOST) -> list[Sample]:
     torch.manual_seed(zlib.crc32(full_name(info).encode()))
     graded = info.supports_autograd and dtype in WITH_GRADIENTS
     made = info.sample_inputs("cpu", dtype, requires_grad=graded)
-    return [Sample(dtype, s.input, tuple(s.args), dict(s.kwargs)) for s in islice(made, MOST)]
+    return [Sample(dtype, s.input, tuple(s.args), dict(s.kwargs)) for s in islice(made, most)]
 
 
 def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
@@ -104,8 +104,22 @@ def bad(info: Any) -> list[Sample]:
 
 def cases(name: str, info: Any, limit: int) -> list[Case | Refusal]:
     """The cases of an operator; samples that torch itself cannot compute are left out."""
+    return _cases(name, info, chosen(info, limit))
+
+
+def first(name: str, info: Any, among: int) -> Case | None:
+    """One of the first samples that has a meaning for the library, another one for each name."""
+    dtype = torch.float32 if torch.float32 in info.supported_dtypes("cpu") else torch.int64
+    made = _all(info, dtype, among)
+    turn = zlib.crc32(name.encode()) % max(1, len(made))
+    found = (case for sample in (*made[turn:], *made[:turn])
+             for case in _cases(name, info, [sample]) if isinstance(case, Case))
+    return next(found, None)
+
+
+def _cases(name: str, info: Any, among: Sequence[Sample]) -> list[Case | Refusal]:
     found: list[Case | Refusal] = []
-    for number, sample in enumerate(chosen(info, limit)):
+    for number, sample in enumerate(among):
         label = f"{name} {number} {dtype_name(sample.dtype)}"
         try:
             text, operands = written(name, sample)

@@ -148,6 +148,9 @@ rand(3, %seed[], %step[], (i + origin(4, 2)) * 70 + j) >= 0.25, %x[i, j] / 0.75,
     "normal numbers": """(seed %seed: i64[], step %step: i64[]) {
         %y: f32[19, 70] = [i, j] randn(1, %seed[], %step[], i * 70 + j)
         return %y""",
+    "a sum over nothing": """(%x: f32[0]) {
+        %y: f32[2, 4] = [i, j] sum[k < 0](%x[k * 0 + ((i * 0 + 0) * 4 + j)])
+        return %y""",
     "0-d": """(%x: f32[], %n: i64[]) {
         %y: f32[] = [] exp(%x[]) / f32(%n[] + 1)
         return %y""",
@@ -167,8 +170,6 @@ PRODUCTS = {
         %y: f32[6, 7] = [i, j] sum[b < 2, s < 5](%x[b, s, i] * %w[b, s, j])""",
     "f64": """(%x: f64[5, 6], %w: f64[6, 7]) {
         %y: f64[5, 7] = [i, j] sum[k < 6](%x[i, k] * %w[k, j])""",
-    "nothing to sum": """(%x: f32[5, 0], %w: f32[0, 7]) {
-        %y: f32[5, 7] = [i, j] sum[k < 0](%x[i, k] * %w[k, j])""",
     "an empty side": """(%x: f32[0, 6], %w: f32[6, 7]) {
         %y: f32[0, 7] = [i, j] sum[k < 6](%x[i, k] * %w[k, j])""",
     "one of everything": """(%x: f32[1, 1], %w: f32[1, 1]) {
@@ -176,6 +177,8 @@ PRODUCTS = {
 }
 
 PLAIN_PRODUCTS = {
+    "nothing to sum": """(%x: f32[5, 0], %w: f32[0, 7]) {
+        %y: f32[5, 7] = [i, j] sum[k < 0](%x[i, k] * %w[k, j])""",
     "integers": """(%x: i32[5, 6], %w: i32[6, 7]) {
         %y: i32[5, 7] = [i, j] sum[k < 6](%x[i, k] * %w[k, j])""",
     "bf16": """(%x: bf16[5, 6], %w: bf16[6, 7]) {

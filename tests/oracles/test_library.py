@@ -1,0 +1,65 @@
+"""The library against torch's samples of its operators and ONNX's tests of its nodes: one of each,
+in value and gradient, whole and in parts. `python -m benchmarks.coverage` tries all of them."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from benchmarks.oracles import judge, nodes, samples
+from benchmarks.oracles.cases import Case
+from benchmarks.oracles.contract import ADAPTERS, NODES
+from benchmarks.oracles.judge import Trial
+from benchmarks.oracles.placements import Placement, placements
+from benchmarks.oracles.wishes import NODE_TYPES, OPERATORS
+
+AMONG = 12  # samples of an operator from which one is drawn
+GROUPS = 6  # whose kernels are compiled together
+infos = functools.cache(samples.entries)
+
+
+def check(cases: Sequence[tuple[Case, Iterable[Placement]]]) -> None:
+    """Every case is right, but for one in twenty, which may be refused with a message."""
+    trials: list[Trial] = [judge.prepare(case, laid) for case, laid in cases]
+    judge.compile_kernels(trials)
+    verdicts = {trial.case.name: judge.conclude(trial) for trial in trials}
+    failures = {n: f"{v.kind}: {v.message}" for n, v in verdicts.items()
+                if v.kind not in ("right", "refused")}
+    assert failures == {}
+    refused = [f"{n}: {v.message}" for n, v in verdicts.items() if v.kind == "refused"]
+    assert len(refused) <= 1 + len(cases) // 20, "\n".join(refused)
+
+
+def test_every_adapter_is_of_an_operator_that_torch_has_samples_of() -> None:
+    assert ADAPTERS.keys() - infos().keys() == set()
+    assert set(OPERATORS) - infos().keys() == set()
+
+
+def test_every_node_adapter_is_of_a_node_that_onnx_has_tests_of() -> None:
+    assert NODES.keys() - nodes.tests().keys() == set()
+    assert set(NODE_TYPES) - nodes.tests().keys() == set()
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_operators_agree_with_torch(group: int) -> None:
+    found = []
+    for name in sorted(ADAPTERS)[group::GROUPS]:
+        case = samples.first(name, infos()[name], AMONG)
+        if case is not None:
+            found.append((case, placements(case.operands, zlib.crc32(name.encode()), 2)))
+    assert len(found) > 5
+    check(found)
+
+
+@pytest.mark.parametrize("group", range(2))
+def test_nodes_agree_with_onnx(group: int) -> None:
+    found = []
+    for kind in sorted(NODES)[group::2]:
+        cases = [case for case in nodes.cases(kind) if isinstance(case, Case)]
+        case = cases[zlib.crc32(kind.encode()) % len(cases)]
+        found.append((case, nodes.placements(case)[:1]))
+    assert len(found) > 5
+    check(found)
