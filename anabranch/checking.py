@@ -1,46 +1,54 @@
 """What `anabranch check` does with a program: everything that can be tried without data.
 
-All diagnostics first: of the file, of its recipes. Then each op of the file, with sizes that do not
-divide, small ones and empty ones: every signature that is derived for one of its statements, or for
-a statement of its gradient, must give in parts what the statement gives whole; and the gradient
-must agree with finite differences.
+All diagnostics first: of the file, of its recipes. Then each op and each fully typed function of
+the file, with sizes that do not divide, small ones and empty ones: every signature that is derived
+for one of its statements, or for a statement of its gradient, must give in parts what the statement
+gives whole; and the gradient must agree with finite differences. One mistake hides no other: what
+is wrong with a definition keeps nothing but itself from being tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from anabranch.derived import Derived
 from anabranch.frontend import syntax as s
-from anabranch.frontend.program import Program
+from anabranch.frontend.check import sample
+from anabranch.frontend.program import Program, loads
 from anabranch.frontend.values import Function
 from anabranch.gradient_check import (
     Fault,
+    alone,
     check_gradients,
     float_inputs,
     gradient_of,
+    statement_fault,
+    states_gradient,
     weighted,
 )
 from anabranch.ir.core import Module, Op, Value
-from anabranch.ir.diagnostics import Diagnostic, Span, UserError
-from anabranch.ir.expr import Call, walk
+from anabranch.ir.diagnostics import Collector, Diagnostic, Span, UserError
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Compute, Order, Return
+from anabranch.ir.ops import Compute, Order, Return, Scan
 from anabranch.ir.printer import print_op
 from anabranch.ir.reference import evaluate_op, held
 from anabranch.ir.sbp import layout_on
 from anabranch.lowering.cost import symbolic
+from anabranch.lowering.scan_signatures import scan_forms
 from anabranch.lowering.signatures import Signature, signatures
 from anabranch.lowering.simplify import simplify
-from anabranch.lowering.simulate_ranks import in_parts
-from anabranch.trials import Trial, small, usual
+from anabranch.lowering.simulate_ranks import in_parts, scan_in_parts
+from anabranch.trials import Trial, accepted, small, usual
 
 Array = np.ndarray[Any, Any]
 
 RANKS = (2, 3)
+STATED = ("'stop(e, grad=g)' says that e has the derivative of g; if another one is meant, write "
+          "g + stop(e - g)")
 TOLERANCE = 1e-7  # of the largest number around, in f64
 
 
@@ -58,42 +66,81 @@ class Wrong:
     """A statement that gives something else in parts."""
 
     op: Op
-    signature: Signature
+    layouts: str
     ranks: int
 
 
-def check_program(program: Program) -> Iterator[Report]:
-    """The mistakes of recipes, then a report for each op of the file."""
+def check_file(text: str, path: str) -> tuple[Program, Iterator[Report]]:
+    """A program and everything that is wrong with it: one mistake hides no other. Raises
+    `UserError` where the text is none of the language."""
+    found = Collector()
+    program = loads(text, path, found)
+    return program, check_program(program, found.diagnostics)
+
+
+def check_program(
+    program: Program, known: Sequence[Diagnostic] = ()
+) -> Iterator[Report]:
+    """The mistakes that are known of definitions; those of recipes; then a report for each op and
+    each fully typed function of the file that has none."""
+    if known:
+        yield Report("definitions", mistakes=list(known))
+    places = {mistake.span for mistake in known}
     for name in program.recipes:
-        yield _check_recipe(program, name)
+        yield _check_recipe(program, name, places)
     for definition in program.functions.values():
-        if isinstance(definition, s.OpDef):
-            function = program.scope.find(definition.name)
-            assert isinstance(function, Function)
+        function = program.scope.find(definition.name)
+        assert isinstance(function, Function)
+        if not _is_hit(definition, places) and (
+                isinstance(definition, s.OpDef) or sample(function, (2,), 1) is not None):
             yield check_op(function, program.tree)
 
 
-def _check_recipe(program: Program, name: str) -> Report:
+def _is_hit(definition: s.Node, places: Collection[Span | None]) -> bool:
+    """Whether one of the places is inside."""
+    last = max(node.span.end_line for node in s.walk(definition))
+    return any(place is not None and place.file == definition.span.file
+               and definition.span.line <= place.line <= last for place in places)
+
+
+def _check_recipe(program: Program, name: str, known: Collection[Span | None]) -> Report:
     report = Report(f"train {name}")
     try:
         training = program.training(name)
     except UserError as error:
-        report.mistakes += error.diagnostics
+        report.mistakes += [each for each in error.diagnostics if each.span not in known]
         return report
     count = sum(type_.elements for _, type_ in training.states)
     report.lines.append(f"{len(training.states)} states with {count} elements, "
                         f"{', '.join(training.module.functions)}")
+    report.mistakes += _stated(training.module, program.tree)
     return report
 
 
+def _stated(module: Module, tree: s.Module) -> list[Diagnostic]:
+    """What is wrong with gradients that the functions of models state, each by itself."""
+    found: dict[Span | None, Diagnostic] = {}
+    for op in (op for function in module.functions.values() for op in function.body):
+        place = _span(op, tree)
+        if place in found or not isinstance(op, Compute) or not states_gradient(op):
+            continue
+        args = accepted(alone(op))
+        fault = None if args is None else statement_fault(op, args)
+        if fault is not None:
+            found[place] = _gradient_mistake(fault, tree)
+    return list(found.values())
+
+
 def check_op(function: Function, tree: s.Node) -> Report:
-    """Everything about one op of the file with this tree."""
-    report = Report(f"op {function.definition.name}")
+    """Everything about one op, or fully typed function, of the file with this tree."""
+    word = "op" if isinstance(function.definition, s.OpDef) else "def"
+    report = Report(f"{word} {function.definition.name}")
     trial = usual(function)
     if trial is None:
         report.lines.append("not tried: there are no sizes that can be made up for it")
         return report
-    report.lines += [f"tried with {_sizes(trial)}", *_derived(trial)]
+    report.lines += [f"tried with {_sizes(trial)}", *_derived(trial),
+                     *(f"  {line}" for line in Derived(trial).gradient)]
     _check_parts(function, trial, report, tree)
     _check_gradient(trial, report, tree)
     return report
@@ -110,6 +157,10 @@ def _sizes(trial: Trial) -> str:
 def _derived(trial: Trial) -> Iterator[str]:
     """Each statement with its cost and its signatures."""
     for op in trial.function.body:
+        if isinstance(op, Scan):
+            yield from _statement(op).splitlines()
+            yield from (f"    {line}" for line in _layouts_in_words(op))
+            continue
         if not isinstance(op, Compute | Order):
             continue
         work = symbolic(op)
@@ -124,8 +175,15 @@ def _in_words(signature: Signature, op: Compute | Order) -> str:
     return f"{operands} -> {signature.result}  ({signature.why})"
 
 
+def _layouts_in_words(op: Scan) -> Iterator[str]:
+    for laid in scan_forms(op, Mesh.of(axis=RANKS[0]), small=True):
+        operands = ", ".join(f"%{v.name} {layout['axis']}" for v, layout in zip(
+            op.operands, laid.operands, strict=True))
+        yield f"{operands} -> {', '.join(str(layout['axis']) for layout in laid.results)}"
+
+
 def _statement(op: Op) -> str:
-    return print_op(op).split("  //")[0]
+    return print_op(op, locations=False)
 
 
 # ---- in parts
@@ -169,10 +227,12 @@ def wrong_parts(trial: Trial) -> Iterator[Wrong | None]:
         if isinstance(op, Return):
             return
         operands = [env[v] for v in op.operands]
-        (whole,) = evaluate_op(op, operands, double=True)
-        env[op.result] = whole
+        wholes = evaluate_op(op, operands, double=True)
+        env.update(zip(op.results, wholes, strict=True))
         if isinstance(op, Compute | Order):
-            yield from _simulated(op, operands, whole)
+            yield from _simulated(op, operands, wholes[0])
+        elif isinstance(op, Scan):
+            yield from _simulated_scan(op, operands, wholes)
 
 
 def _simulated(
@@ -188,7 +248,22 @@ def _simulated(
                 found = in_parts(
                     op, operands, layouts, result, mesh, random, double=True)
             right = _close(found, whole, operands)
-            yield None if right else Wrong(op, signature, ranks)
+            yield None if right else Wrong(op, str(signature), ranks)
+
+
+def _simulated_scan(
+    op: Scan, operands: Sequence[Array], wholes: Sequence[Array]
+) -> Iterator[Wrong | None]:
+    random = np.random.default_rng(0)
+    for ranks in RANKS:
+        mesh = Mesh.of(axis=ranks)
+        for laid in scan_forms(op, mesh, small=True):
+            with np.errstate(all="ignore"):
+                found = scan_in_parts(op, operands, laid, mesh, random, double=True)
+            right = all(_close(part, whole, operands)
+                        for part, whole in zip(found, wholes, strict=True))
+            layouts = f"{', '.join(map(str, laid.operands))} -> {', '.join(map(str, laid.results))}"
+            yield None if right else Wrong(op, layouts, ranks)
 
 
 def _close(found: Array, whole: Array, operands: Sequence[Array]) -> bool:
@@ -209,20 +284,20 @@ def _size(array: Array) -> float:
 
 def _parts_mistake(wrong: Wrong, tree: s.Node) -> Diagnostic:
     return Diagnostic(
-        f"on {wrong.ranks} ranks, {wrong.signature}, the statement gives something else than whole",
+        f"on {wrong.ranks} ranks, {wrong.layouts}, the statement gives something else than whole",
         _span(wrong.op, tree), help="this is a fault of Anabranch; please report it")
 
 
 def _span(op: Op, tree: s.Node) -> Span | None:
-    """The statement that an op comes from, or the `stop(e, grad=g)` in it."""
+    """The statement that an op comes from, or the only `stop(e, grad=g)` in it."""
     place = (op.loc.line, op.loc.col)
-    written = next((n for n in s.walk(tree) if isinstance(n, s.Statement)
+    written = next((n for n in s.walk(tree) if isinstance(n, s.Statement | s.Definition)
                     and (n.span.line, n.span.col) == place), None)
     if written is None or written.span.file != op.loc.file:
         return None
-    stated = (n.span for n in s.walk(written) if isinstance(n, s.Call)
-              and any(k.name == "grad" for k in n.keywords))
-    return next(stated, written.span)
+    stated = [n.span for n in s.walk(written) if isinstance(n, s.Call)
+              and any(k.name == "grad" for k in n.keywords)]
+    return stated[0] if len(stated) == 1 else written.span
 
 
 # ---- gradients
@@ -230,9 +305,8 @@ def _span(op: Op, tree: s.Node) -> Span | None:
 
 def _check_gradient(trial: Trial, report: Report, tree: s.Node) -> None:
     verdict = check_gradients(trial.function, trial.arguments)
-    if verdict.fault is not None:
-        report.mistakes.append(_gradient_mistake(verdict.fault, tree))
-    elif verdict.by:
+    report.mistakes += [_gradient_mistake(fault, tree) for fault in verdict.faults]
+    if verdict.by and not verdict.faults:
         report.lines.append(f"gradient by {', '.join(verdict.by)}: within {verdict.error:.0e} of "
                             "finite differences")
     report.lines += [f"line {op.loc.line} gives a gradient to a value that has none"
@@ -243,8 +317,5 @@ def _gradient_mistake(fault: Fault, tree: s.Node) -> Diagnostic:
     slope, op = fault.slope, fault.op
     message = (f"along one direction of '{slope.argument}' the derivative is {slope.derived:.6g}, "
                f"but differences of values give {slope.measured:.6g}")
-    stated = isinstance(op, Compute) and any(
-        isinstance(e, Call) and e.fn == "stop_grad" for e in walk(op.body))
-    help = ("'stop(e, grad=g)' says that e has the derivative of g; if another one is meant, write "
-            "g + stop(e - g)" if stated else "this is a fault of Anabranch; please report it")
+    help = STATED if states_gradient(op) else "this is a fault of Anabranch; please report it"
     return Diagnostic(message, _span(op, tree), help=help)

@@ -25,7 +25,7 @@ from anabranch.gradient_check import float_inputs, gradient_of, weighted
 from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.core import Module, Op, Value
 from anabranch.ir.diagnostics import UserError
-from anabranch.ir.ops import Compute, Return
+from anabranch.ir.ops import Compute, Order, Return
 from anabranch.ir.printer import Names, print_expr, print_op
 from anabranch.ir.rewrite import clone_module
 from anabranch.ir.sbp import B, Sbp
@@ -39,6 +39,7 @@ SIZES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)  # so that an extent says
 FITTING = (2, 3, 4, 5, 6, 7, 8, 10, 12)
 DRAWN, ENOUGH = 400, 4  # sets of sizes that are tried, and how many with a meaning are compared
 PARTS = 2
+UNNAMED = "temp"
 MOST = 4000  # combinations of layouts that are followed through an op
 
 
@@ -90,7 +91,7 @@ class Derived:
     @cached_property
     def cost(self) -> Work | None:
         """Operations and bytes of all statements; None where one is no loop nest."""
-        computes = [op for op in self.statements if isinstance(op, Compute)]
+        computes = [op for op in self.statements if isinstance(op, Compute | Order)]
         if len(computes) < len(self.statements):
             return None
         return _total(computes, _owners(self.trial.sizes))
@@ -100,7 +101,7 @@ class Derived:
         """The statements beyond those of the op itself; `d.x` is the gradient by x. Empty where
         nothing has one."""
         backward = _backward(self.function)
-        forward = set(written(self.plain))
+        forward = {line for line in written(self.plain) if not line.startswith(UNNAMED)}
         return [line for line in written(backward) if line not in forward] if backward else []
 
 
@@ -177,12 +178,12 @@ class Plain:
 
     def of(self, value: Value) -> str:
         name = self.names[value].removeprefix("%")
-        return f"temp{name}" if name[0].isdigit() else name
+        return UNNAMED + name if name[0].isdigit() else name
 
 
 def _statement(op: Op, names: Plain) -> str:
     if not isinstance(op, Compute):
-        return print_op(op, locations=False)
+        return print_op(op, locations=False)  # with `%` before names, and its types
     operands = [names.of(v) for v in op.operands]
     text = print_expr(op.body, operands)
     if op.reduce:
@@ -219,7 +220,7 @@ def _owners(sizes: Mapping[str, object]) -> dict[int, str]:
     return {size: names[0] for size, names in named.items() if len(names) == 1}
 
 
-def _total(computes: Sequence[Compute], owners: Mapping[int, str]) -> Work:
+def _total(computes: Sequence[Compute | Order], owners: Mapping[int, str]) -> Work:
     import sympy
 
     flops, moved = sympy.Integer(0), sympy.Integer(0)
@@ -259,14 +260,14 @@ def _whole_layouts(function: IrFunction) -> list[Whole]:
     for op in function.body:
         if isinstance(op, Return):
             return _best([_whole(state, arguments, op.operands) for state in found])
-        if not isinstance(op, Compute):
+        if not isinstance(op, Compute | Order):
             return []
         after = [each for state in found for each in _after(op, state)]
         found = sorted(after, key=lambda state: len(state.summed))[:MOST]
     return []
 
 
-def _after(op: Compute, state: _State) -> Iterator[_State]:
+def _after(op: Compute | Order, state: _State) -> Iterator[_State]:
     for signature in signatures(op, PARTS):
         entries, summed = dict(state.entries), set(state.summed)
         for value, entry in zip(op.operands, signature.operands, strict=True):

@@ -15,16 +15,14 @@ from dataclasses import dataclass
 from anabranch import driver
 from anabranch.dumps import Request, subject
 from anabranch.frontend.program import Program
-from anabranch.ir.core import Op, Value
+from anabranch.ir.core import Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, fail, nearest
-from anabranch.ir.ops import Compute, Order, Pin, Return
+from anabranch.ir.ops import Compute, Order, Pin
 from anabranch.ir.printer import Names, print_op
 from anabranch.lowering.cost import Work, is_contraction, part_work
 from anabranch.lowering.decisions import Alternative, Decisions, Reshard
 from anabranch.lowering.signatures import legal
 from anabranch.tabular import Row, count, duration, table
-
-Member = Op | Value
 
 
 def explain(program: Program, value: str, request: Request) -> str:
@@ -55,9 +53,8 @@ class Story:
     # ---- everything
 
     def whole(self) -> str:
-        members = [m for m in self._members() if not isinstance(m, Pin)]
         values = table("values", ["value", "type", "layout", "seconds", "next best", "from"],
-                       [self._value_row(m) for m in members])
+                       [self._value_row(v) for v in self._values() if not isinstance(v.op, Pin)])
         changes = table(
             "changes of layout", ["value", "from", "to", "by", "seconds", "bytes", "forced by"],
             [self._change_row(change) for change in self.decisions.reshards()])
@@ -77,53 +74,52 @@ class Story:
             lines.append(f"a better plan may exist, but by no more than {gap:.1%}")
         return "\n".join(lines)
 
-    def _members(self) -> Iterator[Member]:
+    def _values(self) -> Iterator[Value]:
         yield from self.decisions.function.body.args
-        yield from (op for op in self.decisions.function.body if not isinstance(op, Return))
+        yield from (v for op in self.decisions.function.body for v in op.results)
 
-    def _value_row(self, member: Member) -> Row:
-        value = _value(member)
-        chosen, *others = self.decisions.alternatives(member)
-        each = self.decisions.together(member)
+    def _value_row(self, value: Value) -> Row:
+        chosen, *others = self.decisions.alternatives(value)
+        each = self.decisions.together(value.op or value)
         other = "-"
         if others:
             more = (others[0].seconds - chosen.seconds) / each
             other = f"{others[0].layout} +{duration(more)}"
-        seconds = duration(chosen.op_seconds / each) if isinstance(member, Op) else "-"
+        seconds = duration(chosen.op_seconds / each) if value.op is not None else "-"
         return [self.names[value], value.type.with_layout(None), chosen.layout, seconds, other,
-                self._place(member)]
+                self._place(value)]
 
     def _change_row(self, change: Reshard) -> Row:
         return [self.names[change.value], change.source, change.target, _steps(change),
                 duration(change.seconds), count(int(change.bytes)), _at(change.forced_by)]
 
-    def _place(self, member: Member) -> str:
-        if isinstance(member, Op):
-            return _at(member.loc)
-        argument = next(a for a in self.decisions.function.arguments if a.value is member)
+    def _place(self, value: Value) -> str:
+        if value.op is not None:
+            return _at(value.op.loc)
+        argument = next(a for a in self.decisions.function.arguments if a.value is value)
         return f"{argument.role}{' pinned' if argument.pin is not None else ''}"
 
     # ---- one value
 
     def of(self, name: str) -> str:
         wanted = name.removeprefix("%")
-        members = [m for m in self._members() if wanted in (
-            _value(m).name, self.names[_value(m)].removeprefix("%"))]
-        if not members:
+        values = [v for v in self._values() if wanted in (
+            v.name, self.names[v].removeprefix("%"))]
+        if not values:
             known = {n.removeprefix("%") for n in self.names.values()}
             raise fail(f"@{self.decisions.function.name} has no value '%{wanted}'",
                        help=nearest(wanted, known) or "anabranch explain without a value has all")
-        return "\n\n".join(self._about(member) for member in members)
+        return "\n\n".join(map(self._about, values))
 
-    def _about(self, member: Member) -> str:
-        value, each = _value(member), self.decisions.together(member)
-        head = f"{self.names[value]}: {value.type.with_layout(None)}  {self._place(member)}"
+    def _about(self, value: Value) -> str:
+        op, each = value.op, self.decisions.together(value.op or value)
+        head = f"{self.names[value]}: {value.type.with_layout(None)}  {self._place(value)}"
         if each > 1:
             head += f"\n  chosen together with {each - 1} like it; seconds are of one"
         parts = [head]
-        if isinstance(member, Compute | Order):
-            parts.append(f"  {print_op(member, locations=False)}\n{self._terms(member)}")
-        rows = [self._alternative_row(a, each) for a in self.decisions.alternatives(member)]
+        if isinstance(op, Compute | Order):
+            parts.append(f"  {print_op(op, locations=False)}\n{self._terms(op)}")
+        rows = [self._alternative_row(a, each) for a in self.decisions.alternatives(value)]
         parts.append(table("  layouts it could be made in",
                            ["", "layout", "op", "boxes around", "sum"], rows))
         changes = [c for c in self.decisions.reshards() if c.value is value]
@@ -135,7 +131,7 @@ class Story:
     def _terms(self, op: Compute | Order) -> str:
         """How each axis splits the statement, and what a rank then does."""
         d = self.decisions
-        operands, result = d.layouts(op)
+        operands, (result,) = d.layouts(op)
         chosen = legal(op, tuple(operands), result, d.choices.mesh)
         assert chosen is not None, "a plan is legal"
         mesh = d.choices.mesh
@@ -158,10 +154,6 @@ class Story:
         others = len(change.wanted_by) - 1
         return [change.target, _steps(change), duration(change.seconds), count(int(change.bytes)),
                 _at(change.forced_by), f"and {others} more" if others else "it alone"]
-
-
-def _value(member: Member) -> Value:
-    return member if isinstance(member, Value) else member.result
 
 
 def _steps(change: Reshard) -> str:

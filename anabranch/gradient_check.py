@@ -8,15 +8,15 @@ they are not, the first statement whose own gradient is wrong is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from anabranch.ir.core import Argument, Function, Module, Op, Value
+from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import CompilerBug, UserError
-from anabranch.ir.expr import Call, Expr, Read, Var, add, mul, sub, transform, variables
+from anabranch.ir.expr import Call, Expr, Read, Var, add, mul, sub, transform, variables, walk
 from anabranch.ir.ops import Compute, Gradient, Return, clone_block
 from anabranch.ir.reference import evaluate, evaluate_op
 from anabranch.ir.scalar import dtype_of
@@ -64,18 +64,80 @@ class Verdict:
 
     by: tuple[str, ...]
     error: float
-    fault: Fault | None
+    faults: tuple[Fault, ...]
     invented: tuple[Op, ...]
+
+    @property
+    def fault(self) -> Fault | None:
+        """The first one."""
+        return self.faults[0] if self.faults else None
 
 
 def check_gradients(function: Function, args: Sequence[Array]) -> Verdict:
     """The gradient of all results of a function by all its arguments that are floats."""
     slopes, invented = _slopes(function, args)
     wrong = next((slope for slope in slopes if not slope.is_right), None)
-    fault = None if wrong is None else _blame(function, args, wrong)
+    faults = tuple(_faults(function, args, everywhere=wrong is not None))
+    if wrong is not None and not faults:
+        faults = (_blame(function, args, wrong),)
     by = tuple(dict.fromkeys(slope.argument for slope in slopes))
     error = max((slope.error for slope in slopes), default=0.0)
-    return Verdict(by, error, fault, tuple(invented))
+    return Verdict(by, error, faults, tuple(invented))
+
+
+def _faults(function: Function, args: Sequence[Array], *, everywhere: bool) -> Iterator[Fault]:
+    """The statements that have a wrong gradient by themselves: of all, or of those that state one,
+    which another statement may hide in the whole."""
+    env: Env = dict(zip(function.body.args, args, strict=True))
+    for op in function.body:
+        if isinstance(op, Return):
+            return
+        operands = [env[v] for v in op.operands]
+        env.update(zip(op.results, evaluate_op(op, operands, double=True), strict=True))
+        if isinstance(op, Compute) and (everywhere or states_gradient(op)):
+            fault = statement_fault(op, [env[v] for v in dict.fromkeys(op.operands)])
+            if fault is not None:
+                yield fault
+
+
+def statement_fault(op: Compute, args: Sequence[Array]) -> Fault | None:
+    """What is wrong with the gradient of a statement by itself, for these values of what it
+    reads; and with what it states, even where nothing comes of it."""
+    for each in (op, *_claims(op)):
+        try:
+            slopes, _ = _slopes(alone(each), args)
+        except UserError:  # a claim that holds only where the statement chooses it
+            continue
+        wrong = next((slope for slope in slopes if not slope.is_right), None)
+        if wrong is not None:
+            return Fault(wrong, op)
+    return None
+
+
+def _claims(op: Compute) -> Iterator[Compute]:
+    """A statement for each `stop(e, grad=g)` in this one, of that alone."""
+    for node in walk(op.body):
+        if isinstance(node, Call) and node.fn == "stop_grad":
+            extents, used = op.extents, _used(op, node)
+            dtype = dtype_of(node, tuple(v.type.dtype for v in op.operands))
+            yield Compute(op.operands, dtype, [(name, extents[name]) for name in used],
+                          [(name,) for name in used], node, loc=op.loc)
+
+
+def states_gradient(op: Op) -> bool:
+    """Whether a statement has a `stop(e, grad=g)`."""
+    return isinstance(op, Compute) and any(
+        isinstance(e, Call) and e.fn == "stop_grad" for e in walk(op.body))
+
+
+def alone(op: Compute) -> Function:
+    """A statement as a function of what it reads, by the names that this has."""
+    given = list(dict.fromkeys(op.operands))
+    block = Block([(v.name or f"value{n}", v.type) for n, v in enumerate(given)])
+    copies = dict(zip(given, block.args, strict=True))
+    made = block.append(op.clone([copies[v] for v in op.operands]))
+    block.append(Return(made.results))
+    return Function("statement", block, [Argument(v, "input") for v in block.args])
 
 
 def _blame(function: Function, args: Sequence[Array], wrong: Slope) -> Fault:

@@ -9,21 +9,25 @@ costs and gradients are derived, examples are made up (`samples.py`).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anabranch.derived import Derived, Whole, derive
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builtins import BUILTINS
 from anabranch.frontend.evaluate import LIBRARY
-from anabranch.frontend.program import Program, loads
+from anabranch.frontend.parse import parse
+from anabranch.frontend.program import Program
+from anabranch.frontend.scope import library
 from anabranch.frontend.unparse import format_header
 from anabranch.frontend.values import Builtin, Function, Model, Scope
 from anabranch.ir.diagnostics import fail, nearest
 from anabranch.ir.ops import Return
 from anabranch.samples import Sample, sample_of
 
+LANGUAGE = "<language>"  # where its own functions stand
 KINDS = (s.OpDef, s.FuncDef, s.ModelDef)
 
 
@@ -54,6 +58,8 @@ class Operator:
     @property
     def body(self) -> list[str]:
         """The lines behind the header and the meaning, as they are written."""
+        if not self.source:
+            return []
         first = min(each.span.line for each in self.definition.body)
         last = max(each.span.end_line for each in s.walk(self.definition))
         return [line.removeprefix("    ") for line in self.source[first - 1:last]]
@@ -69,9 +75,7 @@ class Operator:
 def operators_of(program: Program | None) -> list[Operator]:
     """What a program's file defines, or the library, in the order of the text."""
     if program is None:
-        library = loads("").scope.outer
-        assert library is not None
-        return _defined(library, None)
+        return _defined(library(), None)
     return _defined(program.scope, program.sources[program.path])
 
 
@@ -96,12 +100,35 @@ def find(name: str, program: Program | None) -> Operator:
     named = [operator for operator in known if operator.name == name]
     if named:
         return named[0]
-    if isinstance(BUILTINS.get(name), Builtin):
-        raise fail(f"'{name}' is a function of the language itself, which nothing is derived of",
-                   help="anabranch ops lists those of the library, which are made of these")
-    names = [operator.name for operator in known]
+    if name in builtins():
+        return _of_language(name)
+    names = [*(operator.name for operator in known), *builtins()]
     raise fail(f"there is no op, def or model '{name}'",
                help=nearest(name, names) or "anabranch ops lists them all")
+
+
+# ---- functions of the language itself
+
+
+def builtins() -> list[str]:
+    """Their names. What they do is no definition, but they can be called like one."""
+    return [name for name, value in BUILTINS.items() if isinstance(value, Builtin)]
+
+
+def _of_language(name: str) -> Operator:
+    """A definition that only calls it."""
+    run = BUILTINS[name]
+    assert isinstance(run, Builtin)
+    called = [p for p in list(inspect.signature(run.run).parameters.values())[1:]
+              if p.kind is not p.VAR_POSITIONAL]
+    params = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+                       for p in called)
+    given = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.name}" for p in called)
+    text = f"def {name}({params}):\n    return {name}({given})\n"
+    (definition,) = parse(text, LANGUAGE).items
+    assert isinstance(definition, s.FuncDef)
+    meaning = inspect.getdoc(run.run)
+    return Operator(replace(definition, doc=meaning), library(), ())
 
 
 # ---- text

@@ -24,9 +24,10 @@ from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import UserError
 from anabranch.ir.expr import Call, Const, Expr, walk
-from anabranch.ir.ops import Compute
+from anabranch.ir.ops import Compute, Gradient, nested
 from anabranch.ir.reference import evaluate, held, round_bf16
 from anabranch.ir.types import TensorType, category
+from anabranch.lowering.differentiate import differentiate
 
 Array = np.ndarray[Any, Any]
 Domain = tuple[float, float]
@@ -94,6 +95,8 @@ def trial_with(function: Function, given: Mapping[str, object]) -> Trial | None:
         made = build_entry(function, Sizes(given), builder)
     except UserError:
         return None
+    if any(isinstance(op, Gradient) for op in made.body):
+        differentiate(Module({made.name: made}))
     arguments = accepted(made)
     return None if arguments is None else Trial(made, arguments, given)
 
@@ -142,7 +145,7 @@ def draw(
 
 def _index_limit(function: IrFunction) -> int:
     """The smallest dimension that is read at a place an integer says."""
-    limits = [bound for op in function.body if isinstance(op, Compute)
+    limits = [bound for op in nested(function.body) if isinstance(op, Compute)
               for expr in (op.body, op.guard) if expr is not None for bound in _checked(expr)]
     return max(1, min(limits, default=FEW_INDICES))
 

@@ -25,10 +25,10 @@ from anabranch.frontend.scope import File, Files, library, load_file
 from anabranch.frontend.steps import Training, build_training
 from anabranch.frontend.values import MISSING, Function, Model, Scope
 from anabranch.ir.core import Module
-from anabranch.ir.diagnostics import UserError, fail, nearest
+from anabranch.ir.diagnostics import Collector, UserError, fail, nearest
 from anabranch.ir.types import DTYPES, TensorType
 
-__all__ = ["Program", "Training", "load", "loads"]
+__all__ = ["Program", "Training", "load", "loads", "read"]
 
 # Modules that only fill the tables of the evaluator.
 RULES = (control, gradients, recurrence, subscripts)
@@ -141,21 +141,28 @@ def _values(given: Mapping[str, object], scope: Scope) -> dict[str, object]:
 
 def load(path: str | Path) -> Program:
     """Read a program and what it imports."""
+    return loads(read(path), str(path))
+
+
+def read(path: str | Path) -> str:
+    """The text of a program."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise fail(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise fail(f"{path} is not text in UTF-8") from None
-    return loads(text, str(path))
 
 
-def loads(text: str, file: str = "<program>") -> Program:
-    """A program from its text; imports are looked up beside `file`."""
+def loads(
+    text: str, file: str = "<program>", mistakes: Collector | None = None
+) -> Program:
+    """A program from its text; imports are looked up beside `file`. With `mistakes`, what is wrong
+    with definitions is collected there, and the others can be used."""
     library()
     files = Files()
     try:
-        loaded = load_file(text, file, files)
+        loaded = load_file(text, file, files, mistakes)
     except UserError as error:
         error.sources = {**files.sources, **error.sources}
         raise

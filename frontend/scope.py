@@ -46,8 +46,9 @@ class Files:
     sources: dict[str, str] = field(default_factory=dict)
 
 
-def load_file(text: str, path: str, files: Files) -> File:
-    """Parse a file and define its names; imported files are read first."""
+def load_file(text: str, path: str, files: Files, mistakes: Collector | None = None) -> File:
+    """Parse a file and define its names; imported files are read first. What is wrong with its
+    definitions is raised, or put where it is collected."""
     files.sources[path] = text
     tree = parse(text, path)
     file = File(path, tree, library().inner())
@@ -60,9 +61,12 @@ def load_file(text: str, path: str, files: Files) -> File:
             _define(item, file, files)
         except UserError as error:
             found.diagnostics += error.diagnostics
-    found.raise_if_any()
-    check(tree, file.scope, found)
-    found.raise_if_any()
+    if not found.diagnostics:  # a definition that is not there would be missed everywhere
+        check(tree, file.scope, found)
+    if mistakes is None:
+        found.raise_if_any()
+    else:
+        mistakes.diagnostics += found.diagnostics
     files.loading.pop()
     files.loaded[path] = file
     return file

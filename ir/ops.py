@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from anabranch.ir.core import Block, Op, Value
@@ -348,6 +348,14 @@ class Return(Op):
 def region_of(op: Op) -> Block | None:
     """The block inside of an op, if its kind has one."""
     return op.region if isinstance(op, Fused | Scan) else None
+
+
+def nested(block: Block) -> Iterator[Op]:
+    """Every op of a block, each before those of its region."""
+    for op in block:
+        yield op
+        if (region := region_of(op)) is not None:
+            yield from nested(region)
 
 
 def clone_block(block: Block) -> Block:

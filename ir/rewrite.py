@@ -36,17 +36,18 @@ def replace(op: Op, values: Sequence[Value]) -> None:
 
 def dce(function: Function) -> int:
     """Erase what nothing reads, also inside of regions; the number of ops erased."""
-    return _sweep(function.body)
+    return sweep(function.body)
 
 
-def _sweep(block: Block) -> int:
+def sweep(block: Block) -> int:
+    """`dce` of one block."""
     erased = 0
     for op in reversed(block):
         if is_dead(op):
             op.erase()
             erased += 1
         elif (region := region_of(op)) is not None:
-            erased += _sweep(region)
+            erased += sweep(region)
     return erased
 
 

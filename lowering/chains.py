@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from anabranch.ir.core import Function, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.expr import Expr, Origin, walk
-from anabranch.ir.ops import Compute, Fused, Return, Transfer
+from anabranch.ir.ops import Compute, Return, Transfer, region_of
 
 
 @dataclass(slots=True)
@@ -151,8 +151,8 @@ def _rate(node: _Node, rates: dict[Value, int], micro: int) -> None:
 
 
 def _reads_the_micro_batch(op: Op) -> bool:
-    if isinstance(op, Fused):
-        return any(_reads_the_micro_batch(inner) for inner in op.region)
+    if (region := region_of(op)) is not None:
+        return any(map(_reads_the_micro_batch, region))
     if not isinstance(op, Compute):
         return False
     return any(_moves(e) for e in (op.body, op.guard) if e is not None)

@@ -27,21 +27,23 @@ import numpy as np
 from anabranch.ir.core import Argument, Function, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Compute, Order, Pin, Return
+from anabranch.ir.ops import Compute, Order, Pin, Return, Scan
 from anabranch.ir.sbp import Layout, P, broadcast_on, local_box
 from anabranch.ir.types import TensorType, itemsize
-from anabranch.lowering.cost import fires, part_seconds, step_prices
+from anabranch.lowering.cost import fires, part_seconds, scan_seconds, step_prices
 from anabranch.lowering.machine import Machine
 from anabranch.lowering.pins import Demand, Pins, conflict
 from anabranch.lowering.prices import Copy, Matrix, conversions, entries_of, layouts_of
+from anabranch.lowering.scan_signatures import loop, scan_forms
 from anabranch.lowering.settled import SettledAxes
-from anabranch.lowering.signatures import Option, split_options, structure
+from anabranch.lowering.signatures import split_options, structure
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 NO_TERMS = {""}
 NUMBER = re.compile(r"(?<![^.\s])\d+(?![^.\s])")  # of a layer, in a path
-Priced = dict[Option, float]  # what a node may choose, with seconds
+Form = tuple[tuple[Layout, ...], tuple[Layout, ...]]  # of what an op reads, of what it makes
+Priced = dict[Form, float]  # what a node may choose, with seconds
 
 MEMORY_PRICE = 1e-15  # seconds a byte held on a rank is worth, where time does not decide
 
@@ -51,7 +53,7 @@ class Node:
     """Ops or arguments that choose together; `seconds` is the sum over all of them."""
 
     members: list[Op | Value]
-    options: tuple[Option, ...]
+    options: tuple[Form, ...]
     seconds: Matrix
 
     @property
@@ -64,9 +66,9 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """Values that one node makes and the same nodes read, `count` of them. `prices[row, copy]` is
-    for all of them; `made` gives the row of each choice of the producer, `wanted` the copy of each
-    choice of a reader."""
+    """Values that one node makes, as the same result, and the same nodes read, `count` of them.
+    `prices[row, copy]` is for all of them; `made` gives the row of each choice of the producer,
+    `wanted` the copy of each choice of a reader."""
 
     producer: int
     made: Numbers
@@ -85,7 +87,7 @@ class Choices:
     flows: list[Flow] = field(default_factory=list)
     node_of: dict[Op | Value, int] = field(default_factory=dict)
 
-    def option(self, member: Op | Value, chosen: Sequence[int]) -> Option:
+    def option(self, member: Op | Value, chosen: Sequence[int]) -> Form:
         """What a member of a node has been given."""
         number = self.node_of[member]
         return self.nodes[number].options[chosen[number]]
@@ -161,7 +163,8 @@ class _Builder:
         elif isinstance(member, Op) and member.results:
             first = self.found.nodes[number].members[0]
             assert isinstance(first, Op), "ops and arguments do not choose together"
-            self.terms[member.result] = self.terms[first.result]
+            for mine, its in zip(member.results, first.results, strict=True):
+                self.terms[mine] = self.terms[its]
         self.found.nodes[number].members.append(member)
         self.found.node_of[member] = number
 
@@ -169,18 +172,19 @@ class _Builder:
         match op:
             case Compute() | Order():
                 return self._compute(op)
+            case Scan():
+                return self._scan(op)
             case Pin():
                 return self._pin(op)
             case Return():
-                whole = broadcast_on(self.mesh)
-                return {((whole,) * len(op.values), whole): 0.0}
+                return {((broadcast_on(self.mesh),) * len(op.values), ()): 0.0}
         raise CompilerBug(f"'{op.kind}' cannot be planned", op.loc)
 
     def _argument(self, argument: Argument) -> Priced:
         value = argument.value
         demands = self.pins.arguments.get(value, [])
         layouts = self._allowed(value, demands)
-        return {((), layout): self._memory(value.type, layout) for layout in layouts}
+        return {((), (layout,)): self._memory(value.type, layout) for layout in layouts}
 
     def _allowed(
         self, value: Value, demands: list[Demand], terms: Iterable[str] = ()
@@ -201,20 +205,37 @@ class _Builder:
         return found
 
     def _compute(self, op: Compute | Order) -> Priced:
-        settled = self.settled.of_op(op, self.mesh)
+        settled = tuple(None if entries is None else (entries[0], entries[1][0])
+                        for entries in self.settled.of_op(op, self.mesh))
         every = split_options(op, self.mesh, small=self.small, settled=settled)
-        options = {
-            option: self._seconds(op, option, splits) for option, splits in every.items()
+        options: Priced = {
+            (operands, (result,)): self._seconds(
+                op, operands, (result,), part_seconds(op, splits, self.mesh, self.machine))
+            for (operands, result), splits in every.items()
             if all(layout.partial in self.terms.get(value, NO_TERMS)
-                   for value, layout in zip(op.operands, option[0], strict=True))}
-        self.terms[op.result] = {result.partial for _, result in options} | NO_TERMS
+                   for value, layout in zip(op.operands, operands, strict=True))}
+        self.terms[op.result] = {results[0].partial for _, results in options} | NO_TERMS
         return options
 
-    def _seconds(self, op: Compute | Order, option: Option, splits: tuple[str, ...]) -> float:
-        """Seconds of an op in a step."""
-        operands, result = option
-        once = part_seconds(op, splits, self.mesh, self.machine)
-        return once * fires((*operands, result), self.mesh) + self._memory(op.result.type, result)
+    def _scan(self, op: Scan) -> Priced:
+        settled = [(axis, entries) for axis, entries in zip(
+            self.mesh.names, self.settled.of_op(op, self.mesh), strict=True) if entries is not None]
+        self.terms |= {result: NO_TERMS for result in op.results}
+        return {
+            (laid.operands, laid.results): self._seconds(
+                op, laid.operands, laid.results, scan_seconds(op, laid, self.mesh, self.machine))
+            for laid in scan_forms(op, self.mesh, small=self.small)
+            if all(entries == (tuple(layout[axis] for layout in laid.operands),
+                               tuple(layout[axis] for layout in laid.results))
+                   for axis, entries in settled)}
+
+    def _seconds(
+        self, op: Op, operands: tuple[Layout, ...], results: tuple[Layout, ...], once: float
+    ) -> float:
+        """Seconds of an op in a step, of which one firing takes `once`."""
+        held = sum(self._memory(v.type, layout)
+                   for v, layout in zip(op.results, results, strict=True))
+        return once * fires((*operands, *results), self.mesh) + held
 
     def _pin(self, op: Pin) -> Priced:
         """The same value in a layout that the pin allows: made so, or boxed."""
@@ -222,7 +243,7 @@ class _Builder:
         terms = self.terms.get(op.operands[0], NO_TERMS) - NO_TERMS
         layouts = self._allowed(op.result, [demand], sorted(terms))
         self.terms[op.result] = {layout.partial for layout in layouts} | NO_TERMS
-        return {((layout,), layout): 0.0 for layout in layouts}
+        return {((layout,), (layout,)): 0.0 for layout in layouts}
 
     def _memory(self, type: TensorType, layout: Layout) -> float:
         shape, _ = local_box(type.shape, layout, self.mesh, (0,) * len(self.mesh.axes))
@@ -234,11 +255,12 @@ class _Builder:
         found: dict[Hashable, Flow] = {}
         for value, demands in self._readers().items():
             producer = self.found.node_of[value.op or value]
-            key = (producer, tuple(demands))
+            number = 0 if value.op is None else value.op.results.index(value)
+            key = (producer, number, tuple(demands))
             if key in found:
                 found[key].count += 1
             else:
-                found[key] = self._flow(value, producer, demands)
+                found[key] = self._flow(value, producer, number, demands)
         for flow in found.values():
             flow.prices = flow.prices * flow.count
         return list(found.values())
@@ -263,8 +285,11 @@ class _Builder:
     def _moves(self, value: Value, stage: int) -> bool:
         return value not in self.everywhere and self.stages[value] != stage
 
-    def _flow(self, value: Value, producer: int, demands: list[tuple[int, int, bool]]) -> Flow:
-        sources, made = _numbered([option[1] for option in self.found.nodes[producer].options])
+    def _flow(
+        self, value: Value, producer: int, number: int, demands: list[tuple[int, int, bool]]
+    ) -> Flow:
+        sources, made = _numbered(
+            [results[number] for _, results in self.found.nodes[producer].options])
         copies: dict[Copy, int] = {}
         readers = []
         for node, place, moves in demands:
@@ -278,8 +303,9 @@ class _Builder:
         return Flow(producer, made, readers, prices)
 
 
-def _wanted(option: Option, place: int) -> Layout:
-    return option[1] if place < 0 else option[0][place]
+def _wanted(form: Form, place: int) -> Layout:
+    operands, results = form
+    return results[0] if place < 0 else operands[place]
 
 
 def _numbered(layouts: Sequence[Layout]) -> tuple[tuple[Layout, ...], Numbers]:
@@ -325,7 +351,7 @@ class Ties:
         path = op.loc.path
         if isinstance(op, Return) or not NUMBER.search(path):
             return op
-        alike = structure(op) if isinstance(op, Compute | Order) else op.result.type
+        alike = _structure(op)
         here = (path, op.loc.line, alike, op.stage, settled, op.recompute)
         self.count[here] += 1
         return ("op", self._shared(path), *here[1:], self.count[here])
@@ -333,6 +359,15 @@ class Ties:
     def _shared(self, path: str) -> Hashable:
         """A path without its numbers, and the pins of the layer that it lies in."""
         return NUMBER.sub("*", path), self.pins.get(layer_of(path), frozenset())
+
+
+def _structure(op: Op) -> Hashable:
+    match op:
+        case Compute() | Order():
+            return structure(op)
+        case Scan():
+            return loop(op), op.extent, op.reverse
+    return op.result.type
 
 
 def layer_of(path: str) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from anabranch.ir.core import Module
 from anabranch.ir.expr import Call, Const, Expr, integer, transform
-from anabranch.ir.ops import Compute
+from anabranch.ir.ops import Compute, nested
 
 
 def clamp_indices(module: Module) -> Module:
     """The module, changed in place."""
     for function in module.functions.values():
-        for op in function.body:
+        for op in nested(function.body):
             if isinstance(op, Compute):
                 op.body = transform(op.body, _clamped)
                 if op.guard is not None:

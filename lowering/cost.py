@@ -20,13 +20,17 @@ from typing import Any
 from anabranch.ir.expr import Call, Cast, Expr, Read, reads, variables
 from anabranch.ir.index import affine, conjuncts, scatter_places
 from anabranch.ir.mesh import MICRO, STAGE, Mesh
-from anabranch.ir.ops import Compute, Order
+from anabranch.ir.ops import Compute, Order, Scan
+from anabranch.ir.recurrence import statements
 from anabranch.ir.sbp import Layout, balanced, local_box
 from anabranch.ir.scalar import flops
 from anabranch.ir.types import TensorType, itemsize
 from anabranch.lowering.boxing import LOCAL, Seconds
 from anabranch.lowering.machine import Link, Machine
+from anabranch.lowering.scan_signatures import Laid
 from anabranch.lowering.signatures import Structure, legal_structure, structure
+
+TURN = 5e-8  # seconds from a statement of a scan to the next one, at one place
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,16 @@ def part_seconds(
 ) -> float:
     """Seconds of one firing where the axes of the mesh split these variables (empty: none)."""
     return _part_seconds(_Counted(structure(op), op), splits, mesh, machine)
+
+
+def scan_seconds(scan: Scan, laid: Laid, mesh: Mesh, machine: Machine) -> float:
+    """Seconds of one firing of a scan on the busiest rank: the work of its statements, all in one
+    launch, and the wait of each place for the one before it."""
+    parts = [part_work(op, splits, mesh)
+             for op, splits in zip(statements(scan), laid.splits, strict=True)]
+    flops, moved = sum(part.flops for part in parts), sum(part.bytes for part in parts)
+    once = machine.work_seconds(flops, moved, contraction=False)
+    return once + scan.extent * len(parts) * TURN
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ What chooses together (the same value of repeated layers) is one decision: secon
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anabranch.ir.core import Function, Op, Value
@@ -19,7 +19,7 @@ from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Return
 from anabranch.ir.sbp import Layout
 from anabranch.lowering.boxing import Step, route
-from anabranch.lowering.choices import Choices, flow_seconds
+from anabranch.lowering.choices import Choices, Form, flow_seconds
 from anabranch.lowering.cost import box_bytes, fires, step_prices
 from anabranch.lowering.solve import Solution
 
@@ -76,7 +76,7 @@ class Decisions:
         """The part of them that goes to changes of layout."""
         return sum(flow_seconds(flow, self.solution.chosen) for flow in self.choices.flows)
 
-    def layouts(self, member: Op | Value) -> tuple[Sequence[Layout], Layout]:
+    def layouts(self, member: Op | Value) -> Form:
         """Layouts of what an op reads and of what it makes (of an argument: its own)."""
         return self.choices.option(member, self.solution.chosen)
 
@@ -84,12 +84,19 @@ class Decisions:
         """How many ops or arguments made this choice as one."""
         return len(self.choices.nodes[self.choices.node_of[member]].members)
 
-    def alternatives(self, member: Op | Value) -> list[Alternative]:
+    def layout(self, value: Value) -> Layout:
+        """The layout in which a value is made."""
+        _, results = self.layouts(value.op or value)
+        return results[0 if value.op is None else value.op.results.index(value)]
+
+    def alternatives(self, value: Value) -> list[Alternative]:
         """The layouts in which a value may be made, each at its best; the cheapest first."""
-        number = self.choices.node_of[member]
+        number = self.choices.node_of[value.op or value]
+        place = 0 if value.op is None else value.op.results.index(value)
         node, chosen = self.choices.nodes[number], self.solution.chosen[number]
         best: dict[Layout, Alternative] = {}
-        for k, (_, layout) in enumerate(node.options):
+        for k, (_, results) in enumerate(node.options):
+            layout = results[place]
             boxes = self._boxes(number, k)
             found = Alternative(layout, k == chosen, float(node.seconds[k]), boxes)
             known = best.get(layout)
@@ -111,8 +118,7 @@ class Decisions:
         """Every change of layout, in the order in which they are first wanted."""
         wanted: dict[tuple[Value, Layout, bool], list[Op]] = {}
         for value, layout, moves, op in self._demands():
-            _, source = self.layouts(value.op or value)
-            if moves or layout != source:
+            if moves or layout != self.layout(value):
                 wanted.setdefault((value, layout, moves), []).append(op)
         return [self._reshard(*form, tuple(ops)) for form, ops in wanted.items()]
 
@@ -131,12 +137,12 @@ class Decisions:
             stages.update(dict.fromkeys(op.results, op.stage))
             for name, value in op.updates.items() if isinstance(op, Return) else ():
                 home = homes[name]
-                yield value, self.layouts(home.value)[1], stages[value] != home.stage, op
+                yield value, self.layout(home.value), stages[value] != home.stage, op
 
     def _reshard(
         self, value: Value, target: Layout, moves: bool, wanted_by: tuple[Op, ...]
     ) -> Reshard:
-        _, source = self.layouts(value.op or value)
+        source = self.layout(value)
         plain = value.type.with_layout(None)
         prices = step_prices(self.mesh, self.choices.machine)
         steps = route(plain, source, target, self.choices.mesh, prices, moves) or ()

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from anabranch.ir.core import Function, Op, Value
 from anabranch.ir.diagnostics import Loc
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Box, Pin, Return
+from anabranch.ir.ops import Box, Pin, Return, Scan
 from anabranch.ir.sbp import Layout, broadcast_on, layout_on
+from anabranch.lowering.scan_signatures import lay_out
 
-LayoutsOf = Callable[[Op | Value], tuple[Sequence[Layout], Layout]]
+LayoutsOf = Callable[[Op | Value], tuple[Sequence[Layout], Sequence[Layout]]]
 """The layouts of what an op reads and of what it makes, on the axes that were planned."""
 
 
@@ -34,7 +35,7 @@ class _Writer:
 
     def write(self) -> Function:
         for argument in self.old.arguments:
-            _, layout = self.layouts_of(argument.value)
+            _, (layout,) = self.layouts_of(argument.value)
             value = self.new.add_argument(
                 argument.value.name, argument.value.type.with_layout(self._full(layout)),
                 argument.role, None, argument.stage, argument.span)
@@ -45,7 +46,7 @@ class _Writer:
             if isinstance(op, Return):
                 self._return(op)
             elif isinstance(op, Pin):
-                _, layout = self.layouts_of(op)
+                _, (layout,) = self.layouts_of(op)
                 pinned = self._reach(op.operands[0], layout, op.stage, op.loc)
                 self._set(op.result, pinned, op.stage)
             else:
@@ -61,13 +62,16 @@ class _Writer:
         return layout_on(self.mesh, [layout[axis] for axis in self.mesh.names])
 
     def _op(self, op: Op) -> None:
-        wanted, layout = self.layouts_of(op)
+        wanted, made = self.layouts_of(op)
         operands = [self._reach(value, target, op.stage, op.loc)
                     for value, target in zip(op.operands, wanted, strict=True)]
         new = op.clone(operands)
-        new.result.type = op.result.type.with_layout(self._full(layout))
+        for old, result, layout in zip(op.results, new.results, made, strict=True):
+            result.type = old.type.with_layout(self._full(layout))
+            self._set(old, result, op.stage)
+        if isinstance(new, Scan):
+            lay_out(new, self.mesh)
         self.new.body.append(new)
-        self._set(op.result, new.result, op.stage)
 
     def _return(self, op: Return) -> None:
         whole = broadcast_on(self.mesh)

@@ -19,7 +19,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.ir.core import Value
+from anabranch.ir.core import Block, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.expr import (
     Call,
@@ -38,7 +38,8 @@ from anabranch.ir.expr import (
 )
 from anabranch.ir.index import Affine, affine
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute, Order
+from anabranch.ir.ops import Compute, Order, Return, Scan
+from anabranch.ir.recurrence import statements
 from anabranch.ir.sbp import Layout, Sbp, local_box
 from anabranch.ir.scalar import PRIMITIVES, dtype_of
 from anabranch.ir.types import TensorType, accumulator, is_float, tensor
@@ -78,6 +79,23 @@ def local_compute(
         operands, form.dtype, form.ranges, op.dims, form.body, reduce=op.reduce,
         reduced=op.reduced, guard=form.guard, name=op.result.name, loc=op.loc, stage=op.stage,
         recompute=op.recompute)
+
+
+def local_scan(scan: Scan, operands: Sequence[Value], mesh: Mesh, place: Place) -> Scan:
+    """The part of a scan at a place: that of each of its statements. All places of its index are
+    everywhere."""
+    region = Block([(inside.name, value.type)
+                    for inside, value in zip(scan.inputs, operands, strict=True)])
+    values = dict(zip(scan.inputs, region.args, strict=True))
+    for history in scan.histories:
+        values[history] = region.add_arg(history.name, local_type(history.type, mesh, place))
+    for op in statements(scan):
+        part = local_compute(op, [values[v] for v in op.operands], mesh, place)
+        values[op.result] = region.append(part).result
+    region.append(Return([values[v] for v in scan.news], stage=scan.stage))
+    return Scan(operands, region, scan.variable, scan.extent, reverse=scan.reverse,
+                names=[v.name for v in scan.results], loc=scan.loc, stage=scan.stage,
+                recompute=scan.recompute)
 
 
 @dataclass(frozen=True, slots=True)

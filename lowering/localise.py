@@ -16,8 +16,8 @@ import itertools
 from anabranch.ir.core import Function, Module, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import MICRO, STAGE, Mesh
-from anabranch.ir.ops import Box, Compute, Order, Return, Transfer
-from anabranch.lowering.local_compute import Place, local_compute, local_type
+from anabranch.ir.ops import Box, Compute, Order, Return, Scan, Transfer
+from anabranch.lowering.local_compute import Place, local_compute, local_scan, local_type
 from anabranch.lowering.transfers import Spot, lower_step
 
 
@@ -64,6 +64,10 @@ class _Rank:
                 operands = [self.values[v] for v in op.operands]
                 part = local_compute(op, operands, self.inner, self.place)
                 self.values[op.result] = made.body.append(part).result
+            case Scan():
+                operands = [self.values[v] for v in op.operands]
+                scan = made.body.append(local_scan(op, operands, self.inner, self.place))
+                self.values.update(zip(op.results, scan.results, strict=True))
             case Return():
                 made.body.append(self.returned(op))
             case _:

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from anabranch.ir.core import Function, Op, Value
 from anabranch.ir.diagnostics import Loc, fail
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute, Order, Pin, Return
+from anabranch.ir.ops import Compute, Order, Pin, Return, Scan
 from anabranch.ir.sbp import B, S, Sbp
 from anabranch.lowering.boxing import whole_batch
-from anabranch.lowering.settled import AxisPlan
-from anabranch.lowering.signatures import Entries, options
+from anabranch.lowering.scan_signatures import scan_forms
+from anabranch.lowering.settled import AxisPlan, Entries
+from anabranch.lowering.signatures import options
 
 
 def plan_micro(function: Function, micro: int) -> AxisPlan:
@@ -31,7 +32,7 @@ def plan_micro(function: Function, micro: int) -> AxisPlan:
         for op in function.body:
             if not isinstance(op, Return):
                 found.ops[op] = _choose(op, found.values, whole, micro)
-                found.values[op.result] = found.ops[op][1]
+                found.values.update(zip(op.results, found.ops[op][1], strict=True))
         more = set(_accumulated(found)) - whole
         if not more:
             break
@@ -59,10 +60,14 @@ def _candidates(op: Op, values: dict[Value, Sbp], micro: int) -> Iterator[Entrie
     """The signatures of an op in time, most wanted first."""
     if isinstance(op, Compute | Order):
         for operands, result in options(op, Mesh(((MICRO, micro),)), small=True):
-            yield tuple(layout[MICRO] for layout in operands), result[MICRO]
+            yield tuple(layout[MICRO] for layout in operands), (result[MICRO],)
+    elif isinstance(op, Scan):
+        for laid in scan_forms(op, Mesh(((MICRO, micro),)), small=True):
+            yield (tuple(layout[MICRO] for layout in laid.operands),
+                   tuple(layout[MICRO] for layout in laid.results))
     else:
         entry = values[op.operands[0]]
-        yield (entry,), entry
+        yield (entry,), (entry,)
 
 
 def _choose(op: Op, values: dict[Value, Sbp], whole: set[Value], micro: int) -> Entries:
@@ -81,7 +86,7 @@ def _rank(
     """How unwelcome a signature is: terms sent to another stage with every micro-batch where their
     sum could go once, sums to accumulate, values to cut, and the kind of result; None if some
     operand cannot be had so."""
-    operands, result = entries
+    operands, results = entries
     sent, sums, cuts = set(), set(), set()
     for value, wanted in zip(op.operands, operands, strict=True):
         made = values[value]
@@ -96,8 +101,8 @@ def _rank(
         else:
             return None
     in_parts = any(wanted.kind == "S" for wanted in operands)
-    kind = {"B": 1, "P": 2, "S": 0 if in_parts else 3}[result.kind]
-    return len(sent), len(sums), len(cuts), kind
+    kinds = {"B": 1, "P": 2, "S": 0 if in_parts else 3}
+    return len(sent), len(sums), len(cuts), max(kinds[result.kind] for result in results)
 
 
 def _accumulated(found: AxisPlan) -> Iterator[Value]:
@@ -120,14 +125,14 @@ def _make_in_parts(function: Function, found: AxisPlan, micro: int) -> None:
     """Lets ops on nothing but scalars and each other follow their readers into parts."""
     free = _free(function)
     for op in reversed(function.body):
-        if op in free and found.ops[op][1] == B:
+        if op in free and found.ops[op][1] == (B,):
             wanted = {
                 entry for user in op.result.uses
                 for value, entry in zip(user.operands, _wants(user, found), strict=True)
                 if value is op.result}
             if len(wanted) == 1 and (entry := wanted.pop()).kind == "S":
                 for entries in _candidates(op, found.values, micro):
-                    if entries[1] == entry and _in_reach(op, entries, found, free):
+                    if entries[1] == (entry,) and _in_reach(op, entries, found, free):
                         found.ops[op], found.values[op.result] = entries, entry
                         break
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from anabranch.ir.core import Function, Module, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute, Order
+from anabranch.ir.ops import Compute, Order, nested
 from anabranch.ir.sbp import Layout
 from anabranch.lowering.choices import build_choices
 from anabranch.lowering.decisions import Decisions
@@ -104,16 +104,17 @@ def _settle(function: Function, decisions: Decisions, axis: str) -> AxisPlan:
     """What was decided for an axis."""
     found = AxisPlan()
     for value in function.body.args:
-        found.values[value] = decisions.layouts(value)[1][axis]
+        found.values[value] = decisions.layout(value)[axis]
     for op in function.body:
-        operands, result = decisions.layouts(op)
-        found.ops[op] = tuple(layout[axis] for layout in operands), result[axis]
-        found.values.update(dict.fromkeys(op.results, result[axis]))
+        operands, results = decisions.layouts(op)
+        made = tuple(layout[axis] for layout in results)
+        found.ops[op] = tuple(layout[axis] for layout in operands), made
+        found.values.update(zip(op.results, made, strict=True))
     return found
 
 
 def _check_legal(function: Function, mesh: Mesh) -> None:
-    for op in function.body:
+    for op in nested(function.body):
         if isinstance(op, Compute | Order):
             operands, result = _layouts(op.operands), _layouts(op.results)[0]
             if legal(op, operands, result, mesh) is None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from anabranch.ir.core import Op, Value
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.sbp import Layout, Sbp
-from anabranch.lowering.signatures import Entries, Settled
+
+Entries = tuple[tuple[Sbp, ...], tuple[Sbp, ...]]
+"""On one axis: of what an op reads, of what it makes."""
 
 
 @dataclass(slots=True)
 class AxisPlan:
-    """Entries on one axis: of every value, and of every op's operands and result."""
+    """Entries on one axis: of every value, and of every op's operands and results."""
 
     values: dict[Value, Sbp] = field(default_factory=dict)
     ops: dict[Op, Entries] = field(default_factory=dict)
@@ -21,7 +23,7 @@ class AxisPlan:
 class SettledAxes(dict[str, AxisPlan]):
     """The axes that are decided, by name."""
 
-    def of_op(self, op: Op, mesh: Mesh) -> Settled:
+    def of_op(self, op: Op, mesh: Mesh) -> tuple[Entries | None, ...]:
         """What is decided of an op, for each axis of a mesh."""
         return tuple(self[axis].ops.get(op) if axis in self else None for axis in mesh.names)
 

@@ -337,7 +337,8 @@ def split_options(
 
 
 @functools.cache
-def _signatures(of: Structure, parts: int) -> tuple[Signature, ...]:
+def signatures_of(of: Structure, parts: int) -> tuple[Signature, ...]:
+    """`signatures`, of a structure."""
     mesh = Mesh((("axis", parts),))
     found: dict[tuple[tuple[Sbp, ...], Sbp], Signature] = {}
     for rule in rules(of):
@@ -356,7 +357,7 @@ def _signatures(of: Structure, parts: int) -> tuple[Signature, ...]:
 
 def signatures(op: Compute | Order, parts: int) -> tuple[Signature, ...]:
     """The legal signatures on one axis that cuts into `parts`; the first is all B."""
-    return _signatures(structure(op), parts)
+    return signatures_of(structure(op), parts)
 
 
 @functools.cache

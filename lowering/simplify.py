@@ -57,11 +57,13 @@ from anabranch.ir.expr import (
     where,
 )
 from anabranch.ir.index import affine, digits, expression, mixed_radix
-from anabranch.ir.ops import Compute, Gradient, Return, identity
+from anabranch.ir.ops import Compute, Gradient, Return, Scan, identity
+from anabranch.ir.recurrence import statements
 from anabranch.ir.rewrite import dce
 from anabranch.ir.scalar import dtype_of
 from anabranch.ir.types import is_float
 from anabranch.lowering.equations import Scope, simplified, split
+from anabranch.lowering.tidy_scan import tidy
 
 MAX_SWEEPS = 20
 FORMULA_SIZE = 12  # nodes of an expression of indices that is computed again at every use
@@ -83,6 +85,8 @@ def simplify_function(function: Function) -> None:
         for op in function.body:
             if isinstance(op, Compute) and op.result.type.layout is None:
                 sweep.visit(op)
+            elif isinstance(op, Scan) and op.results[0].type.layout is None:
+                sweep.visit_region(op)
         dce(function)
         if not sweep.changed:
             return
@@ -101,6 +105,7 @@ class Sweep:
     stages: dict[Value, int]
     updates: set[Value]  # the next values of states
     stops: bool
+    variable: str = ""  # of the scan whose region this is
     numbers: dict[Value, int] = field(default_factory=dict)
     known: dict[Any, Value] = field(default_factory=dict)
     changed: bool = False
@@ -114,8 +119,18 @@ class Sweep:
         if same is not op.result and self.may_be(op.result, same):
             op.result.replace_by(same)
             self.changed = True
-        elif (source := self.source_of_a_new_shape(op)) is not None:
+        elif not self.variable and (source := self.source_of_a_new_shape(op)) is not None:
             self.changed |= reshape_source(source, op)
+
+    def visit_region(self, scan: Scan) -> None:
+        """The statements of a scan, which see each other only, and the frame around them."""
+        fixed = {v for v in scan.results if v in self.kept or v in self.updates}
+        kept = {new for new, v in zip(scan.news, scan.results, strict=True) if v in fixed}
+        inside = Sweep(kept, dict.fromkeys(scan.region.args, scan.stage), set(), self.stops,
+                       scan.variable)
+        for op in statements(scan):
+            inside.visit(op)
+        self.changed |= tidy(scan, fixed) or inside.changed
 
     def may_be(self, value: Value, same: Value) -> bool:
         """Whether `value` needs no tensor of its own, given an equal one."""
@@ -161,7 +176,7 @@ class Sweep:
         operands = [self.numbers.setdefault(v, len(self.numbers)) for v in op.operands]
         extents = op.extents
         return (
-            op.result.type.text, op.stage, op.recompute, op.reduce,
+            order.get(self.variable), op.result.type.text, op.stage, op.recompute, op.reduce,
             tuple(tuple(order[v] for v in dim) for dim in op.dims),
             tuple(extents[name] for name in order),
             canonical(op.body, order, operands),

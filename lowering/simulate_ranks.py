@@ -10,21 +10,28 @@ A value is a list with an array for every micro-batch. `accumulate` sums over th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from anabranch.ir.core import Function, Module, Value
+from anabranch.ir.core import Function, Module, Op, Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import MICRO, Mesh
-from anabranch.ir.ops import Compute, Order, Return, Transfer, identity
+from anabranch.ir.ops import Compute, Order, Return, Scan, Transfer, identity
 from anabranch.ir.reference import COMBINE, NUMPY, evaluate_op
 from anabranch.ir.sbp import Layout, balanced
 from anabranch.ir.types import TensorType, is_float
-from anabranch.lowering.local_compute import held, local_compute, local_type
+from anabranch.lowering.local_compute import (
+    Place,
+    held,
+    local_compute,
+    local_scan,
+    local_type,
+)
 from anabranch.lowering.localise import localise, place_of
+from anabranch.lowering.scan_signatures import Laid, lay_out
 
 Array = np.ndarray[Any, Any]
 Parts = dict[tuple[int, ...], Array]  # by position on the mesh of a stage, micro included
@@ -110,22 +117,55 @@ def in_parts(
     mesh: Mesh, random: np.random.Generator, *, double: bool = False,
 ) -> Array:
     """The result of one op, worked out in parts in these layouts and put together again."""
-    laid = [Value(v.type.with_layout(layout), v.name)
-            for v, layout in zip(op.operands, layouts, strict=True)]
-    whole = op.clone(laid)
+    whole = op.clone(_laid(op, layouts))
     whole.results = (Value(op.result.type.with_layout(result), "r", whole),)
+
+    def part(local: Sequence[Value], place: Place) -> Op:
+        return local_compute(whole, local, mesh, place)
+
+    return _together(whole, operands, part, mesh, random, double)[0]
+
+
+def scan_in_parts(
+    op: Scan, operands: Sequence[Array], laid: Laid, mesh: Mesh, random: np.random.Generator,
+    *, double: bool = False,
+) -> list[Array]:
+    """The results of a scan, worked out in parts and put together again."""
+    whole = op.clone(_laid(op, laid.operands))
+    for result, layout in zip(whole.results, laid.results, strict=True):
+        result.type = result.type.with_layout(layout)
+    lay_out(whole, mesh)
+
+    def part(local: Sequence[Value], place: Place) -> Op:
+        return local_scan(whole, local, mesh, place)
+
+    return _together(whole, operands, part, mesh, random, double)
+
+
+def _laid(op: Op, layouts: Sequence[Layout]) -> list[Value]:
+    return [Value(v.type.with_layout(layout), v.name)
+            for v, layout in zip(op.operands, layouts, strict=True)]
+
+
+def _together(
+    whole: Op, operands: Sequence[Array], part: Callable[[Sequence[Value], Place], Op], mesh: Mesh,
+    random: np.random.Generator, double: bool,
+) -> list[Array]:
+    """The results of an op with layouts, of which `part` gives the part at a place."""
+    laid = whole.operands
     parts = [scatter(x, v.type, mesh, random, double=double)
              for x, v in zip(operands, laid, strict=True)]
-    results = {}
+    results: list[Parts] = [{} for _ in whole.results]
     for place in mesh.positions():
         micro = place[mesh.names.index(MICRO)] if MICRO in mesh.names else 0
         start = tuple(0 if n == MICRO else i for n, i in zip(mesh.names, place, strict=True))
         local = [Value(local_type(v.type, mesh, start), v.name) for v in laid]
-        part = local_compute(whole, local, mesh, start)
         given = [p[place] for p in parts]
         assert [x.shape for x in given] == [v.type.shape for v in local], "not the local shapes"
-        (results[place],) = evaluate_op(part, given, micro=micro, double=double)
-    return gather(results, whole.result.type, mesh)
+        made = evaluate_op(part(local, start), given, micro=micro, double=double)
+        for found, array in zip(results, made, strict=True):
+            found[place] = array
+    return [gather(found, v.type, mesh) for found, v in zip(results, whole.results, strict=True)]
 
 
 # --- whole functions -----------------------------------------------------------------------------

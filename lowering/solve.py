@@ -82,8 +82,8 @@ def solve(choices: Choices, limit: float = 20.0) -> Solution:
 
 def _noise(node: Node) -> Matrix:
     """Differences between the choices of a node, the same in all programs that have one like it."""
-    names = [f"{node.name} {' '.join(map(str, operands))} {result}"
-             for operands, result in node.options]
+    names = [f"{node.name} {' '.join(map(str, operands))} {' '.join(map(str, results))}"
+             for operands, results in node.options]
     return NOISE / 2**32 * np.array([zlib.crc32(name.encode()) for name in names], float)
 
 

@@ -53,9 +53,67 @@ def test_a_stated_gradient_that_is_wrong_is_shown_with_its_place(
                     "    y[n] = stop(z[n] * z[n], grad=z[n]) + 1\n    return y\n")
     assert main(["check", str(path)]) == 1
     said = capsys.readouterr()
-    assert "square.ab:3:12: error: along one direction of 'x' the derivative is" in said.err
+    assert "square.ab:3:12: error: along one direction of 'z' the derivative is" in said.err
     assert "           ^~~~~~~~~~~~~~~~~~~~~~~~~~~~\n" in said.err
     assert "op square_" in said.out
+
+
+SEVERAL = """
+op a(x: T[N]) -> T[N]:
+    z[n] = stop(x[n] * x[n], grad=x[n])
+    y[n] = stop(z[n] * z[n], grad=z[n]) + 1
+    return y
+
+op b(x: T[N]) -> T[N]:
+    y[n] = exp(z[n])
+    return y
+
+op c(x: T[N]) -> T[N]:
+    y[n] = stop(exp(x[n]), grad=x[n]) * 0
+    return y
+
+op d(x: Float) -> Float:
+    return stop(exp(x), grad=x)
+
+def e(x: f32[N]) -> f32[N]:
+    return stop(exp(x), grad=x)
+
+model Net(dim: int):
+    w: f32[dim] = zeros()
+
+    def forward(x: f32[B, dim]) -> f32[B]:
+        return stop(tanh(x @ w), grad=x @ w)
+
+    def loss(x: f32[B, dim]) -> f32[]:
+        return mean(forward(x))
+
+train Net(dim=4):
+    steps = 1
+    data = arrays(batch=2)
+    optimizer = sgd(lr=0.1)
+
+train Lost(dim=4):
+    steps = 1
+"""
+
+
+def test_one_mistake_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not one of a definition, not one of another statement, not the kind that comes first; and
+    what a later statement multiplies by 0 is wrong all the same."""
+    path = tmp_path / "several.ab"
+    path.write_text(SEVERAL)
+    assert main(["check", str(path)]) == 1
+    said = capsys.readouterr()
+    places = [line.split(": error: ")[0].split(":")[1] for line in said.err.splitlines()
+              if ": error: " in line]
+    assert sorted(map(int, places)) == [3, 4, 8, 12, 16, 19, 25, 35]
+    assert "op b" not in said.out
+    assert "'Lost' is not a model" in said.err
+
+
+def test_the_gradient_is_shown_as_statements() -> None:
+    (report,) = check_program(loads(SOFTMAX, "op.ab"))
+    assert "  d.x[i0, i1, n] = d.e.1[i0, i1, n] * e[i0, i1, n]" in report.lines
 
 
 def test_a_stated_gradient_that_is_right_is_not_a_mistake() -> None:

@@ -11,6 +11,7 @@ from anabranch.cli import main
 from anabranch.dumps import Request
 from anabranch.explaining import explain
 from anabranch.frontend.program import loads
+from anabranch.ir.core import Value
 from anabranch.ir.mesh import Mesh
 from anabranch.lowering.decisions import Decisions
 
@@ -57,8 +58,9 @@ def test_the_seconds_of_all_parts_are_those_of_the_plan(mesh: Mesh, micro: int) 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_no_alternative_is_better_alone(mesh: Mesh) -> None:
     found = decided(mesh)
-    for member in found.choices.node_of:
-        chosen, *others = found.alternatives(member)
+    for value in (v for member in found.choices.node_of for v in (
+            [member] if isinstance(member, Value) else member.results)):
+        chosen, *others = found.alternatives(value)
         assert chosen.chosen
         assert [a for a in others if a.chosen or a.seconds < chosen.seconds - 1e-10] == []
 

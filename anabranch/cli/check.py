@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from anabranch.checking import Report, check_program
-from anabranch.frontend.program import load
+from anabranch.checking import Report, check_file
+from anabranch.frontend.program import read
 from anabranch.ir.diagnostics import UserError
 
 
@@ -22,11 +22,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    program = load(args.file)
+    program, reports = check_file(read(args.file), args.file)
     wrong = 0
-    for report in check_program(program):
+    for report in reports:
         wrong += len(report.mistakes)
-        if not args.quiet:
+        if not args.quiet and report.lines:
             print(text(report), flush=True)
         if report.mistakes:
             print(UserError(*report.mistakes, sources=program.sources), file=sys.stderr)

@@ -8,9 +8,10 @@ and an example with its value.
 from __future__ import annotations
 
 import argparse
+import textwrap
 
 from anabranch.frontend.program import load
-from anabranch.operators import details, find, listing, operators_of
+from anabranch.operators import builtins, details, find, listing, operators_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,5 +21,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     program = load(args.file) if args.file else None
-    print(details(find(args.name, program)) if args.name else listing(operators_of(program)))
+    if args.name:
+        print(details(find(args.name, program)))
+        return 0
+    print(listing(operators_of(program)))
+    if program is None:
+        names = textwrap.wrap(", ".join(builtins()), 96)
+        print("\n".join(["\nthe language's own", *(f"  {line}" for line in names)]))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.faults.cases import Case, check, everywhere, run, scattered
 
@@ -49,3 +50,27 @@ def test_norms_over_one_axis_and_over_two_are_planned_apart() -> None:
         np.testing.assert_allclose(two, (x - mean) / np.sqrt(var + 1e-5) * 3, atol=1e-5)
 
 
+FROZEN = """
+def f(x: f32[4, 6, 8] @ {a: S(0), b: S(1)}, w: f32[8]):
+    return grad(sum(rms_norm(x, w) ** 2 * 0.5), x)
+"""
+
+
+@pytest.mark.parametrize("mesh", ["a=2,b=2", "a=4"])
+def test_a_frozen_norm_has_the_gradient_of_its_input_alone(mesh: str) -> None:
+    arrays = {"x": scattered(4, 6, 8), "w": scattered(8)}
+    (whole,), (split,) = run(FROZEN, arrays), run(FROZEN, arrays, mesh)
+    np.testing.assert_allclose(split, whole, rtol=1e-5, atol=1e-6)
+
+
+SHARED = """
+def f(d: f32[8] @ {a: S(0)}, w: f32[]):
+    loss = sum((w ** 2 + 1) * d)
+    return loss, grad(loss, w)
+"""
+
+
+@everywhere(Case("a sum over ranks", SHARED, (56, 56),
+                 {"d": np.arange(8, dtype="f4"), "w": np.float32(1)}, ("a=8", "a=2")))
+def test_a_gradient_through_a_sum_over_ranks_is_whole(case: Case, mesh: str) -> None:
+    check(case, mesh)

@@ -10,11 +10,19 @@ from tests.faults.cases import Case, check, counted, everywhere, run, scattered
 
 N2, N24 = ("a=2",), ("a=2", "a=4")
 
+SPLIT_CLASSES = """
+def f(x: f32[4, 7] @ {a: S(1)}, targets: i64[4]):
+    loss = cross_entropy(x, targets)
+    return loss, grad(loss, x)[0]
+"""
 SPLIT_ROWS = """
 def f(x: f32[8, 3] @ {a: S(0)}, targets: i64[8] @ {a: S(0)}):
     return cross_entropy(x, targets)
 """
 LOSSES = [
+    Case("classes that are split", SPLIT_CLASSES,
+         (2.292845, [-.236209, .028905, .060584, .016844, .035305, .073997, .020574]),
+         {"x": scattered(4, 7), "targets": np.array([0, 6, 3, 4])}, N24),
     Case("a rank without a target that counts", SPLIT_ROWS, 1.345370,
          {"x": scattered(8, 3), "targets": np.array([-100, -100, 0, 1, 2, 0, 1, 2])}, N24),
     Case("means over unlike numbers of tokens",

@@ -159,6 +159,6 @@ def test_constants_are_constant() -> None:
 
 def test_no_function_of_the_library_is_left_out() -> None:
     """Helpers are tried through those that use them."""
-    helpers = {"fan_in", "fan_out", "adaptive"}
+    helpers = {"fan_in", "fan_out", "decayed", "gathered", "moving_average"}
     words = " ".join([*REDUCTIONS, *SCHEDULES, *VARIANCES, "clip_by_norm clip_by_value"])
     assert {name for name in DEFS if name not in words} == helpers

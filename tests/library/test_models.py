@@ -1,9 +1,9 @@
-"""The library's models: layers are those of PyTorch, optimizers walk where PyTorch's do, and every
-statement of either is right in parts."""
+"""The library's models: layers are those of PyTorch, and every statement of a layer or an optimizer
+is right in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,6 @@ from anabranch.frontend.values import Function
 from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import UserError
-from anabranch.ir.ops import Return
-from anabranch.ir.reference import evaluate
 from anabranch.lowering.differentiate import differentiate
 from anabranch.lowering.simplify import simplify
 from anabranch.trials import Trial, draw
@@ -125,80 +123,11 @@ train Net(inputs=5, outputs=7):
 """
 
 
-class Lion(torch.optim.Optimizer):
-    """Chen et al. 2023, which PyTorch does not have."""
-
-    def __init__(self, parameters: Any, lr: float, betas: tuple[float, float], decay: float):
-        super().__init__(parameters, {"lr": lr})
-        self.betas, self.decay = betas, decay
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        (group,) = self.param_groups
-        for p in group["params"]:
-            mean = self.state[p].setdefault("mean", torch.zeros_like(p))
-            p.mul_(1 - group["lr"] * self.decay)
-            p.sub_(group["lr"] * torch.lerp(p.grad, mean, self.betas[0]).sign())
-            mean.lerp_(p.grad, 1 - self.betas[1])
-
-
-PATHS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd(lr=0.1)": lambda p: torch.optim.SGD(p, 0.1),
-    "sgd(lr=0.1, momentum=0.9, weight_decay=0.1)":
-        lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.1),
-    "sgd(lr=0.1, momentum=0.9, nesterov=True)":
-        lambda p: torch.optim.SGD(p, 0.1, 0.9, nesterov=True),
-    "adam": torch.optim.Adam,
-    "adam(lr=0.1, betas=(0.8, 0.9), weight_decay=0.1)":
-        lambda p: torch.optim.Adam(p, 0.1, (0.8, 0.9), weight_decay=0.1),
-    "adamw": torch.optim.AdamW,
-    "adamw(lr=0.1, betas=(0.8, 0.9), weight_decay=0.1)":
-        lambda p: torch.optim.AdamW(p, 0.1, (0.8, 0.9), weight_decay=0.1),
-    "rmsprop": torch.optim.RMSprop,
-    "rmsprop(lr=0.1, momentum=0.5, weight_decay=0.1)":
-        lambda p: torch.optim.RMSprop(p, 0.1, momentum=0.5, weight_decay=0.1),
-    "adagrad": torch.optim.Adagrad,
-    "adagrad(lr=0.1, weight_decay=0.1)": lambda p: torch.optim.Adagrad(p, 0.1, weight_decay=0.1),
-    "lion(lr=0.1, weight_decay=0.1)": lambda p: Lion(p, 0.1, (0.9, 0.99), 0.1),
-}
-
-
 def training(optimizer: str) -> Training:
     call = optimizer if "(" in optimizer else f"{optimizer}()"
     made = program(NET.format(optimizer=call)).training()
     differentiate(made.module)
     return made
-
-
-def run(made: Training, name: str, given: dict[str, Array]) -> tuple[list[Array], dict[str, Array]]:
-    """Results and new states of a function of a recipe."""
-    function = made.module.functions[name]
-    last = function.body.last
-    assert isinstance(last, Return)
-    results = evaluate(function, [given[a.value.name] for a in function.arguments])
-    count = len(last.values)
-    return results[:count], dict(zip(last.states, results[count:], strict=True))
-
-
-@pytest.mark.parametrize("optimizer", PATHS)
-def test_an_optimizer_goes_where_that_of_pytorch_goes(optimizer: str) -> None:
-    made, random = training(optimizer), np.random.default_rng(0)
-    nothing = {name: np.zeros(type.shape, np.float32) for name, type in made.states}
-    _, states = run(made, "init", {**nothing, "seed": np.int64(0)})
-    parameters = {k: nn.Parameter(torch.from_numpy(states[k].copy())) for k in ("weight", "bias")}
-    theirs = PATHS[optimizer](parameters.values())
-    for step in range(6):
-        x, y = (random.normal(size=(11, n)).astype(np.float32) for n in (5, 7))
-        theirs.zero_grad()
-        z = nn.functional.linear(torch.from_numpy(x), parameters["weight"], parameters["bias"])
-        expected = nn.functional.mse_loss(z, torch.from_numpy(y))
-        expected.backward()
-        theirs.step()
-        (loss,), new = run(made, "train", {**states, "x": x, "y": y, "step": np.int64(step)})
-        states.update(new)
-        assert loss == pytest.approx(expected.item(), rel=1e-5)
-    for name, parameter in parameters.items():
-        np.testing.assert_allclose(states[name], parameter.detach().numpy(), 1e-4, 1e-5)
 
 
 def with_a_rate(name: str) -> str:
@@ -214,7 +143,3 @@ def test_a_step_of_an_optimizer_is_right_in_parts(name: str) -> None:
     simplify(Module({"train": function}))
     step = Trial(function, arguments_of(function, positive=True), {})
     assert [wrong for wrong in wrong_parts(step) if wrong] == []
-
-
-def test_no_optimizer_is_left_without_an_oracle() -> None:
-    assert {path.partition("(")[0] for path in PATHS} == set(OPTIMIZERS)

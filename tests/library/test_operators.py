@@ -146,12 +146,24 @@ def test_one_is_shown_with_its_definition(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize(("name", "complaint"), [
     ("softmx", "did you mean 'softmax'?"), ("Liner", "did you mean 'Linear'?"),
-    ("exp", "is a function of the language itself"), ("qqqqq", "anabranch ops lists them all")])
+    ("topkk", "did you mean 'topk'?"), ("qqqqq", "anabranch ops lists them all")])
 def test_what_there_is_not_is_refused(
     name: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ops", name]) == 1
     assert complaint in capsys.readouterr().err
+
+
+def test_functions_of_the_language_are_shown_by_what_a_call_of_them_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "sort, argsort, topk" in shown(capsys)
+    text = shown(capsys, "exp")
+    assert "  16*i*j operations, 8*i*j bytes\n" in text
+    assert "  exp(x) = [[1.105, 0.9048], [1.822, 1.105]]\n" in text
+    assert "  x S(1) -> P\n" in shown(capsys, "sum")
+    assert "x S(0) -> S(0), S(0)\n" in shown(capsys, "sort")
+    assert shown(capsys, "where").startswith("def where(condition, yes, no)")
 
 
 OWN = """

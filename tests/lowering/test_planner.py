@@ -456,7 +456,7 @@ def test_a_stack_of_blocks_beats_the_layouts_people_pin() -> None:
     module = Module({"train": function})
     states = [a.value.name for a in function.states()]
     best = decide(module, mesh, H100).decisions["train"]
-    assert any(sbp.kind == "S" for v in function.body.args for sbp in best.layouts(v)[1].sbps())
+    assert any(sbp.kind == "S" for v in function.body.args for sbp in best.layout(v).sbps())
 
     whole = layout_on(mesh, [B, B])
     megatron = {name: layout_on(mesh, [B, next(

@@ -1,0 +1,45 @@
+"""Calls that make no sense end in a message with the place, what was found and what is legal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anabranch.ir.diagnostics import UserError
+from tests.faults.cases import Case, check, counted, everywhere, run
+
+PRODUCT = "def f(x: f32[4, 5], w: f32[5, 8] @ {a: S(0)}):\n    return x @ w\n"
+
+
+@everywhere(Case("a split table", PRODUCT, counted(4, 5) @ counted(5, 8),
+                 {"x": counted(4, 5), "w": counted(5, 8)}, ("a=2", "a=4")))
+def test_a_product_takes_its_operands_in_any_layout(case: Case, mesh: str) -> None:
+    check(case, mesh)
+
+
+CALLS = {
+    "x @ w": ["[4, 5]", "[6, 8]"],
+    "split(x, 0)": ["0"],
+    "reshape(x, [3, 7])": ["20", "21|3, 7"],
+    "sum(x, axis=2)": ["2"],
+    "transpose(x, 0, 5)": ["5"],
+    "concat([x, w], axis=0)": ["5", "8"],
+    "pad(x, [[-1, 0], [0, 0]])": ["-1"],
+    "x[:, 7]": ["7", "5"],
+    "max_pool2d(reshape(x, [1, 1, 4, 5]), 2, stride=0)": ["0|stride"],
+    "sofmax(x)": ["softmax"],
+    "softmax(x, axxis=0)": ["axxis"],
+    "f33(x)": ["f3"],
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_senseless_call_is_refused_with_its_place(call: str) -> None:
+    source = f"def f(x: f32[4, 5], w: f32[6, 8]):\n    return {call}\n"
+    with pytest.raises(UserError) as failure:
+        run(source, {"x": np.zeros((4, 5), "f4"), "w": np.zeros((6, 8), "f4")})
+    message = str(failure.value)
+    assert "<program>:2:" in message
+    assert "^" in message
+    for either in CALLS[call]:
+        assert any(word in message for word in either.split("|")), message
