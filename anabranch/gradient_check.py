@@ -8,15 +8,28 @@ they are not, the first statement whose own gradient is wrong is named.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import CompilerBug, UserError
-from anabranch.ir.expr import Call, Expr, Read, Var, add, mul, sub, transform, variables, walk
+from anabranch.ir.expr import (
+    Call,
+    Expr,
+    Read,
+    Var,
+    add,
+    children,
+    mul,
+    sub,
+    variables,
+    walk,
+    with_children,
+)
 from anabranch.ir.ops import Compute, Gradient, Return, clone_block
 from anabranch.ir.reference import evaluate, evaluate_op
 from anabranch.ir.scalar import dtype_of
@@ -27,6 +40,7 @@ Array = np.ndarray[Any, Any]
 Env = dict[Value, Array]
 
 STEP = 1e-6
+CLOSEST = 1e-9
 TOLERANCE = 1e-4  # of the size of the two numbers
 DIRECTIONS = 3
 
@@ -174,9 +188,8 @@ def _slopes(
         place = [a is argument for a in function.arguments].index(True)
         for _ in range(DIRECTIONS):
             direction = random.choice([-1.0, 1.0], gradient.shape)
-            slopes.append(Slope(
-                argument.value.name, float(np.sum(gradient * direction)),
-                _measured(held, place, direction, [*exact, *weights])))
+            slope = Slope(argument.value.name, float(np.sum(gradient * direction)), math.nan)
+            slopes.append(_measured(held, place, direction, [*exact, *weights], slope))
     return slopes, held.invented
 
 
@@ -185,14 +198,30 @@ def _nearby(args: Sequence[Array], random: np.random.Generator) -> list[Array]:
     return [x + STEP * random.normal(size=x.shape) if x.dtype == np.float64 else x for x in args]
 
 
-def _measured(held: Held, place: int, direction: Array, args: Sequence[Array]) -> float:
-    """The difference quotient along a direction of one argument."""
+def _measured(held: Held, place: int, direction: Array, args: Sequence[Array], slope: Slope
+              ) -> Slope:
+    """The slope with the difference quotient along a direction of one argument. Where that changes
+    with the distance of its ends, there may be a jump between them: then it is taken closer."""
+    step = STEP
+    found = replace(slope, measured=_quotient(held, place, direction, args, step))
+    while not found.is_right and step > CLOSEST:
+        step /= 16
+        closer = replace(slope, measured=_quotient(held, place, direction, args, step))
+        size = max(abs(found.measured), abs(closer.measured))
+        if abs(found.measured - closer.measured) < 0.5 * size:
+            break
+        found = closer
+    return found
+
+
+def _quotient(held: Held, place: int, direction: Array, args: Sequence[Array], step: float
+              ) -> float:
     ends = []
     for sign in (1, -1):
         there = list(args)
-        there[place] = args[place] + sign * STEP * direction
+        there[place] = args[place] + sign * step * direction
         ends.append(held.run(there))
-    return (ends[0] - ends[1]) / (2 * STEP)
+    return (ends[0] - ends[1]) / (2 * step)
 
 
 # ---- the function whose slope is taken
@@ -326,17 +355,21 @@ class Held:
             places = tuple(map(Var, _used(op, inside)))
             return Read(len(op.operands) + len(fixed) - 1, places)
 
-        def rule(node: Expr) -> Expr | None:
+        def still(node: Expr) -> Expr:
+            """From the outside in: what is held has nothing to hold within."""
             match node:
                 case Call("stop", (inside,)):
-                    return hold(inside)
+                    kept = hold(inside)
+                    if kept is not None:
+                        return kept
                 case Call("stop_grad", (inside, slope)) if _is_still(op, inside, here, there):
                     more = hold(sub(inside, slope))
                     self.invented += [op] if more is not None else []
-                    return None if more is None else add(slope, more)
-            return None
+                    if more is not None:
+                        return add(still(slope), more)
+            return with_children(node, tuple(map(still, children(node))))
 
-        body = transform(op.body, rule)
+        body = still(op.body)
         more = [Value(tensor("f64", array.shape)) for array in fixed]
         made = Compute(
             [*op.operands, *more], op.result.type.dtype, op.ranges, op.dims, body,

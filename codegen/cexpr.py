@@ -23,7 +23,8 @@ VALUE = {**MEMORY, "bool": "int32_t", "f16": "float", "bf16": "float"}
 
 # fn -> (sign, level); a higher level binds tighter
 INFIX = {
-    "or": ("|", 5), "and": ("&", 7), "eq": ("==", 8), "ne": ("!=", 8), "lt": ("<", 9),
+    "or": ("|", 5), "and": ("&", 7), "bitor": ("|", 5), "bitxor": ("^", 6), "bitand": ("&", 7),
+    "eq": ("==", 8), "ne": ("!=", 8), "lt": ("<", 9),
     "le": ("<=", 9), "gt": (">", 9), "ge": (">=", 9), "add": ("+", 11), "sub": ("-", 11),
     "mul": ("*", 12), "div": ("/", 12),
 }  # fmt: skip

@@ -80,6 +80,12 @@ AB_INLINE float ab_round_bf16(float x) { return ab_from_bf16(ab_to_bf16(x)); }
         if (b == 0 || b == -1) return (T)(b * a); /* wraps, where a division would trap */          \
         return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0)));                                     \
     }                                                                                               \
+    AB_INLINE T ab_shl_##N(T a, T b) {                                                              \
+        return b < 0 || b >= (T)(8 * sizeof(T)) ? 0 : (T)((uint64_t)a << b);                        \
+    }                                                                                               \
+    AB_INLINE T ab_shr_##N(T a, T b) {                                                              \
+        return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)(a < 0 ? -1 : 0) : (T)(a >> b);                \
+    }                                                                                               \
     AB_INLINE T ab_pow_##N(T a, T b) {                                                              \
         T y = 1;                                                                                    \
         if (b < 0) return 0;                                                                        \
@@ -206,6 +212,8 @@ AB_INLINE float ab_cos_f32(float x) {
     AB_INLINE float ab_##NAME##_f32(float x) { return (float)__builtin_##NAME((double)x); }
 AB_BY_F64(expm1) AB_BY_F64(log1p) AB_BY_F64(tan) AB_BY_F64(asin) AB_BY_F64(acos) AB_BY_F64(atan)
 AB_BY_F64(sinh) AB_BY_F64(cosh)
+AB_INLINE float ab_atan2_f32(float y, float x) { return (float)__builtin_atan2((double)y, (double)x); }
+AB_INLINE double ab_atan2_f64(double y, double x) { return __builtin_atan2(y, x); }
 
 #define AB_LIBM(NAME) \
     AB_INLINE double ab_##NAME##_f64(double x) { return __builtin_##NAME(x); }

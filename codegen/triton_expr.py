@@ -31,10 +31,11 @@ SIGNATURES = {
 NUMPY = {"bool": np.bool_, "u8": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32,
          "i64": np.int64, "f16": np.float16, "f32": np.float32, "f64": np.float64}
 
-COMPARE, OR, AND, SUM, PRODUCT, UNARY, ATOM = 5, 6, 8, 10, 11, 12, 15
+COMPARE, OR, XOR, AND, SUM, PRODUCT, UNARY, ATOM = 5, 6, 7, 8, 10, 11, 12, 15
 INFIX = {
     "eq": ("==", COMPARE), "ne": ("!=", COMPARE), "lt": ("<", COMPARE), "le": ("<=", COMPARE),
     "gt": (">", COMPARE), "ge": (">=", COMPARE), "or": ("|", OR), "and": ("&", AND),
+    "bitor": ("|", OR), "bitxor": ("^", XOR), "bitand": ("&", AND),
     "add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT),
 }  # fmt: skip
 BUILTIN = {"exp", "log", "sin", "cos", "erf", "floor", "ceil"}

@@ -270,6 +270,36 @@ def ab_arctangent(y):
 def ab_atan(x):
     return ab_arctangent(tl.to_tensor(x).to(tl.float64)).to(x.dtype)
 ''',
+    "ab_atan2": '''
+def ab_atan2(y, x):
+    """The angle of a point, by the slope of its shorter side; the signs are those of y and x."""
+    high, wide = tl.abs(tl.to_tensor(y).to(tl.float64)), tl.abs(tl.to_tensor(x).to(tl.float64))
+    steep = high > wide
+    longer, shorter = tl.where(steep, high, wide), tl.where(steep, wide, high)
+    slope = tl.where(longer == 0.0, 0.0, tl.where(shorter == float("inf"), 1.0, shorter / longer))
+    angle = ab_arctangent(slope)
+    right = tl.full([], 1.5707963267948966, tl.float64)
+    angle = tl.where(steep, right - angle, angle)
+    bits = tl.to_tensor(x).to(tl.float64).to(tl.int64, bitcast=True)
+    angle = tl.where(bits < 0, 2.0 * right - angle, angle)
+    bits = tl.to_tensor(y).to(tl.float64).to(tl.int64, bitcast=True)
+    angle = tl.where(bits < 0, -angle, angle)
+    return tl.where((high != high) | (wide != wide), float("nan"), angle).to(x.dtype)
+''',
+    "ab_int_shl": '''
+def ab_int_shl(a, b):
+    """0 for what is shifted by its width or more, or by less than 0."""
+    a, b = tl.to_tensor(a), tl.to_tensor(b)
+    near = (b >= 0) & (b < a.dtype.primitive_bitwidth)
+    return tl.where(near, a << tl.where(near, b, 0), 0).to(a.dtype)
+''',
+    "ab_int_shr": '''
+def ab_int_shr(a, b):
+    """The sign for what is shifted by its width or more, or by less than 0."""
+    a, b = tl.to_tensor(a), tl.to_tensor(b)
+    near = (b >= 0) & (b < a.dtype.primitive_bitwidth)
+    return tl.where(near, a >> tl.where(near, b, 0), tl.where(a < 0, -1, 0)).to(a.dtype)
+''',
     "ab_asin": '''
 def ab_asin(x):
     y = tl.to_tensor(x).to(tl.float64)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import builtins as python
 import inspect
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.frontend import einsum as contraction
 from anabranch.frontend import ordering, reshaping
 from anabranch.frontend.evaluate import Ambient, Frame, certain, integer, resolved, unsupported
 from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
 from anabranch.frontend.indexing import draw
 from anabranch.frontend.signatures import Argument, key
-from anabranch.frontend.tensors import as_tensor, permuted, reduce
+from anabranch.frontend.tensors import as_tensor, axis_numbers, broadcast, permuted, reduce
 from anabranch.frontend.tensors import axis_number as numbered
 from anabranch.frontend.values import (
     Builtin,
@@ -32,10 +34,11 @@ from anabranch.frontend.values import (
     Scope,
     Tensor,
     describe,
+    weak,
 )
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.sbp import Layout
-from anabranch.ir.types import DTYPES
+from anabranch.ir.types import DTYPES, LARGEST, integers, is_float
 
 Apply = Callable[[object, Sequence[object], dict[str, object], Frame, Span], object]
 
@@ -97,7 +100,7 @@ def _on_numbers(function: Callable[..., object], args: Sequence[object], span: S
             raise fail(f"a number or a tensor is needed here, not {describe(x)}", span)
     try:
         return function(*args)
-    except (ValueError, OverflowError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
         raise fail(f"this cannot be computed: {error}", span) from None
 
 
@@ -114,11 +117,52 @@ _NUMERIC: dict[str, Callable[[Any], object]] = {
     "sqrt": math.sqrt, "rsqrt": _rsqrt, "sin": math.sin, "cos": math.cos,
     "tan": math.tan, "asin": math.asin, "acos": math.acos, "atan": math.atan, "sinh": math.sinh,
     "cosh": math.cosh, "tanh": math.tanh, "erf": math.erf, "floor": math.floor,
-    "ceil": math.ceil, "trunc": math.trunc, "round": python.round, "abs": python.abs,
-    "sign": _sign, "isnan": math.isnan, "isinf": math.isinf,
+    "ceil": math.ceil, "trunc": math.trunc, "abs": python.abs, "sign": _sign,
+    "isnan": math.isnan, "isinf": math.isinf,
 }
 for _name, _function in _NUMERIC.items():
     _scalar(_name, _function)
+
+
+def _pairwise(name: str, fn: str, on_numbers: Callable[[Any, Any], object]) -> None:
+    def run(call: Call, x: object, y: object) -> object:
+        if isinstance(x, Tensor | Element) or isinstance(y, Tensor | Element):
+            return combine(fn, [x, y], call.frame, call.span)
+        return _on_numbers(on_numbers, [x, y], call.span)
+
+    BUILTINS[name] = Builtin(name, run)
+
+
+_pairwise("atan2", "atan2", math.atan2)
+_pairwise("bitwise_and", "bitand", operator.and_)
+_pairwise("bitwise_or", "bitor", operator.or_)
+_pairwise("bitwise_xor", "bitxor", operator.xor)
+_pairwise("bitwise_left_shift", "shl", operator.lshift)
+_pairwise("bitwise_right_shift", "shr", operator.rshift)
+
+
+@builtin("round")
+def _round(call: Call, x: object, decimals: int = 0) -> object:
+    """To the nearest integer, or the nearest with that many decimals; halves to even."""
+    if not isinstance(x, Tensor | Element):
+        return _on_numbers(python.round, [x, decimals] if decimals else [x], call.span)
+    if not decimals:
+        return combine("round", [x], call.frame, call.span)
+    scale = float(10 ** python.abs(integer(decimals, call.span, "the number of decimals")))
+    ways = ("mul", "div") if decimals > 0 else ("div", "mul")
+    scaled = combine(ways[0], [x, scale], call.frame, call.span)
+    whole = combine("round", [scaled], call.frame, call.span)
+    return combine(ways[1], [whole, scale], call.frame, call.span)
+
+
+@builtin("highest")
+def _highest(call: Call, dtype: object) -> object:
+    """The largest finite number of a dtype."""
+    if not isinstance(dtype, Dtype):
+        raise fail(f"'highest' takes a dtype, not {describe(dtype)}", call.span)
+    if is_float(dtype.name):
+        return LARGEST[dtype.name]
+    return True if dtype.name == "bool" else integers(dtype.name)[-1]
 
 
 @builtin("where")
@@ -271,7 +315,7 @@ def _flip(call: Call, x: object, axis: object = None) -> object:
     return reshaping.flip(as_tensor(x, call.span), axis, call.frame.builder, call.span)
 
 
-@builtin("pad")
+@builtin("pad_constant")
 def _pad(call: Call, x: object, widths: object, value: object = 0) -> object:
     element = as_element(value, call.frame, call.span)
     return reshaping.pad(as_tensor(x, call.span), widths, element, call.frame.builder, call.span)
@@ -280,6 +324,9 @@ def _pad(call: Call, x: object, widths: object, value: object = 0) -> object:
 @builtin("arange")
 def _arange(call: Call, start: object, stop: object = None, step: object = 1) -> object:
     first, last = (0, start) if stop is None else (start, stop)
+    if any(isinstance(v, float) for v in (first, last, step)):
+        start, stop, step = (_number(v, "'arange'", call) for v in (first, last, step))
+        return reshaping.steps(start, stop, step, call.span)
     numbers = [integer(v, call.span, "'arange'") for v in (first, last, step)]
     return reshaping.arange(numbers[0], numbers[1], numbers[2], call.span)
 
@@ -311,6 +358,71 @@ def _flag(value: object, name: str, call: Call) -> bool:
     if not isinstance(value, bool):
         raise fail(f"'{name}' is true or false, not {describe(value)}", call.span)
     return value
+
+
+def _number(value: object, what: str, call: Call) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise fail(f"{what} takes numbers, not {describe(value)}", call.span)
+    return float(value)
+
+
+@builtin("einsum")
+def _einsum(call: Call, *args: object) -> object:
+    """`einsum("ij,jk->ik", x, y)`, or lists of numbers: `einsum(x, [0, 1], y, [1, 2], [0, 2])`."""
+    if args and isinstance(args[0], str):
+        terms, result = contraction.parsed(args[0], call.span)
+        tensors = [as_tensor(x, call.span) for x in args[1:]]
+    else:
+        tensors = [as_tensor(x, call.span) for x in args[0:len(args) // 2 * 2:2]]
+        terms = [list(iterated(term, call.span)) for term in args[1::2]]
+        result = list(iterated(args[-1], call.span)) if len(args) % 2 else None
+    return contraction.einsum(terms, result, tensors, call.frame.builder, call.span)
+
+
+@builtin("axes")
+def _axes(call: Call, x: object, axis: object = None) -> object:
+    """Axes as a list, counted from the first, in the order given; all of them for None."""
+    rank = as_tensor(x, call.span).rank
+    axis_numbers(axis, rank, call.span)
+    given = range(rank) if axis is None else axis if isinstance(axis, list | tuple) else [axis]
+    return [numbered(each, rank, call.span) for each in given]
+
+
+@builtin("broadcast_shapes")
+def _broadcast_shapes(call: Call, *shapes: object) -> object:
+    """The shape that tensors of these shapes are broadcast to."""
+    blank = [Tensor(tuple(reshaping.sizes(each, call.span)), weak(0)) for each in shapes]
+    return list(broadcast(blank, call.span))
+
+
+@builtin("check")
+def _check(call: Call, place: object, size: object) -> object:
+    """Integers that must be at least 0 and below a size: where one is not, an error names it."""
+    bound = integer(size, call.span, "a size")
+    if isinstance(place, int):
+        if not 0 <= place < bound:
+            raise fail(f"place {place}, where there are places 0 to {bound - 1}", call.span)
+        return place
+    return combine("check", [place, bound], call.frame, call.span)
+
+
+# ---- Kinds of values
+
+KINDS: dict[str, type] = {"int": python.int, "float": python.float, "str": python.str,
+                          "list": python.list}
+
+
+@builtin("isinstance")
+def _isinstance(call: Call, value: object, kind: object) -> object:
+    """Whether a value is a compile-time `int`, `float`, `bool`, `str` or `list`."""
+    name = kind.name if isinstance(kind, Kind | Dtype) else ""
+    if name == "bool":
+        return isinstance(value, bool)
+    if name not in KINDS:
+        raise fail(f"'isinstance' takes int, float, bool, str or list, not {describe(kind)}",
+                   call.span)
+    return not isinstance(value, bool) and isinstance(
+        list(value) if isinstance(value, tuple) else value, KINDS[name])
 
 
 # ---- Lists
@@ -419,7 +531,7 @@ for _name, _what in {
 
 BUILTINS |= {name: Dtype(name) for name in DTYPES if name != "bool"}
 BUILTINS |= {name: Generic(name) for name in ("T", "U", "Float", "Int")}
-BUILTINS |= {name: Kind(name) for name in ("int", "float", "str", "Key", "Shape")}
+BUILTINS |= {name: Kind(name) for name in ("int", "float", "str", "list", "Key", "Shape")}
 BUILTINS["bool"] = Dtype("bool")
 BUILTINS |= {"pi": math.pi, "inf": math.inf, "nan": math.nan}
 BUILTINS |= {

@@ -26,6 +26,7 @@ from anabranch.frontend.models import instantiate
 from anabranch.frontend.signatures import (
     Argument,
     Binding,
+    alike,
     bind,
     by_place,
     declared_type,
@@ -213,6 +214,8 @@ def _activate(
                      if kind_of(p, function.scope) == "Key")
     given = matched(definition.params, args, keywords, definition.name, span, keys=keys)
     frame.builder.loc = replace(frame.builder.loc, path=path)
+    if scalar_signature(function):
+        given = alike(definition.params, given, binding)
     bind(definition, _computed(given, inner), binding, span)
     for name in keys:
         if name not in names or names[name] is None:

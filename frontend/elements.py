@@ -13,7 +13,7 @@ from anabranch.frontend.values import FULL, SCALAR, WEAK, Element
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Call, Cast, Const, Expr, children, transform, with_children
 from anabranch.ir.index import affine, expression
-from anabranch.ir.scalar import PRIMITIVES
+from anabranch.ir.scalar import OF_INTEGERS, PRIMITIVES
 from anabranch.ir.types import category, integers, is_float, promote
 
 ARITHMETIC = {
@@ -21,6 +21,7 @@ ARITHMETIC = {
 }
 COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 LOGIC = ("and", "or", "not")
+OF_BOOLS = {"add": "or", "mul": "and", "bitand": "and", "bitor": "or", "bitxor": "ne"}
 _ORDER = ("bool", "int", "float")
 
 
@@ -104,6 +105,8 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
     if fn in LOGIC:
         return _logic(fn, elements, span)
     dtype, level = promoted(elements)
+    if fn in OF_INTEGERS and is_float(dtype):
+        raise fail(f"the bits of integers are meant here, and this has dtype {dtype}", span)
     if dtype == "bool" and PRIMITIVES[fn].kind != "bool" and fn not in ("min", "max"):
         return _on_bools(fn, elements, level, span)
     if PRIMITIVES[fn].kind == "float" and not is_float(dtype):
@@ -121,9 +124,9 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
 
 def _on_bools(fn: str, elements: Sequence[Element], level: int, span: Span) -> Element:
     """As in PyTorch: the sum of bools is `or`, the product `and`; a quotient is f32."""
-    if fn in ("add", "mul"):
+    if fn in OF_BOOLS:
         args = tuple(element.expr for element in elements)
-        return Element(Call("or" if fn == "add" else "and", args), "bool", level)
+        return Element(Call(OF_BOOLS[fn], args), "bool", level)
     if PRIMITIVES[fn].kind == "float":
         args = tuple(convert(element, "f32") for element in elements)
         return Element(Call(fn, args), "f32", level)

@@ -24,7 +24,7 @@ from anabranch.frontend.tensors import (
 )
 from anabranch.frontend.values import FULL, WEAK, Element, Tensor, axes, axis, describe
 from anabranch.ir.diagnostics import Span, fail
-from anabranch.ir.expr import Call, Expr, Read, add, integer, sub
+from anabranch.ir.expr import Call, Cast, Const, Expr, Read, add, integer, sub
 from anabranch.ir.sbp import balanced
 
 
@@ -241,3 +241,10 @@ def arange(start: int, stop: int, step: int, span: Span) -> Tensor:
     return over((length,), Element(expr, "i64", FULL))
 
 
+def steps(start: float, stop: float, step: float, span: Span) -> Tensor:
+    """`start, start + step, ...` below `stop`, worked out in f64 and rounded to f32."""
+    if step == 0:
+        raise fail("a step of 0 never arrives", span)
+    length = max(0, math.ceil((stop - start) / step))
+    place = Call("mul", (Cast("f64", axis(1)), Const(step, "f64")))
+    return over((length,), Element(Cast("f32", add(place, Const(start, "f64"))), "f32", FULL))

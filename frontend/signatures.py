@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from anabranch.frontend import elements
 from anabranch.frontend import syntax as s
 from anabranch.frontend.evaluate import Frame, certain, evaluate
 from anabranch.frontend.expressions import fitting
@@ -35,7 +36,7 @@ from anabranch.frontend.values import (
 from anabranch.ir.diagnostics import Note, Span, UserError, fail, nearest
 from anabranch.ir.expr import integer
 from anabranch.ir.sbp import Layout
-from anabranch.ir.types import category, tensor
+from anabranch.ir.types import category, is_float, tensor
 
 CATEGORIES = {"Float": "float", "Int": "int"}
 Definition = s.OpDef | s.FuncDef | s.ModelDef
@@ -147,6 +148,46 @@ def bind(
     _check_later(binding)
     for name, dtype in binding.dtypes.items():
         binding.names.setdefault(name, Dtype(dtype))
+
+
+def alike(
+    params: Sequence[s.Param], given: Mapping[str, Argument], binding: Binding
+) -> dict[str, Argument]:
+    """The arguments of a scalar op, those of one generic type brought to their common dtype, as in
+    PyTorch; whole numbers given for `Float` become f32. In the body the type is that dtype."""
+    found = dict(given)
+    heads = [(p.name, p.type.id) for p in params
+             if isinstance(p.type, s.Name) and isinstance(binding.outer.find(p.type.id), Generic)]
+    for head in dict.fromkeys(head for _, head in heads):
+        names = [name for name, own in heads if own == head and name in found]
+        typed = [e for name in names if (e := _element(found[name].value)) is not None]
+        if head == "Int" or not typed:
+            continue
+        dtype, _ = elements.promoted(typed)
+        if head == "Float" and not is_float(dtype):
+            dtype = "f32"
+        binding.dtypes[head] = dtype
+        for name in names:
+            found[name] = Argument(_in_dtype(found[name].value, dtype), found[name].span)
+    return found
+
+
+def _element(value: object) -> Element | None:
+    """What a value weighs in a promotion."""
+    if isinstance(value, Tensor):
+        return value.element
+    if isinstance(value, bool | int | float):
+        return weak(value)
+    return value if isinstance(value, Element) else None
+
+
+def _in_dtype(value: object, dtype: str) -> object:
+    """A tensor or element in a dtype; numbers give way by themselves."""
+    element = value.element if isinstance(value, Tensor) else value
+    if not isinstance(element, Element) or element.dtype == dtype or element.level == WEAK:
+        return value
+    cast = Element(elements.convert(element, dtype), dtype, element.level)
+    return Tensor(value.shape, cast) if isinstance(value, Tensor) else cast
 
 
 def _accepted(param: s.Param, argument: Argument, binding: Binding) -> object:

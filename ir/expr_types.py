@@ -14,7 +14,7 @@ from typing import Any
 from anabranch.ir.expr import Call, Cast, Const, Expr, Origin, Rand, Read, Var
 from anabranch.ir.index import affine
 from anabranch.ir.printer import RANDOM_CALLS, print_expr
-from anabranch.ir.scalar import PRIMITIVES
+from anabranch.ir.scalar import OF_INTEGERS, PRIMITIVES
 from anabranch.ir.types import DTYPES, TensorType, category, integers, is_float
 
 LOGICAL = ("and", "or", "not")  # of bool only; everything that computes is of numbers only
@@ -130,7 +130,7 @@ def _accepts(fn: str, kind: str, dtype: str) -> bool:
         return is_float(dtype)
     if fn in LOGICAL:
         return dtype == "bool"
-    if fn == "check":
+    if fn == "check" or fn in OF_INTEGERS:
         return category(dtype) == "int"
     return dtype != "bool" or fn in ANY_DTYPE
 

@@ -108,6 +108,26 @@ def _pow_partials(args: tuple[Expr, ...], y: Expr, d: str) -> Partials:
     return da, where(flat, zero, mul(y, _fn("log", a)))
 
 
+def _atan2_partials(args: tuple[Expr, ...], _y: Expr, d: str) -> Partials:
+    """0 at the origin, which has no angle."""
+    a, b = args
+    size = _fn("add", _square(a), _square(b))
+    nowhere = _fn("eq", size, _const(0.0, d))
+    return tuple(where(nowhere, _const(0.0, d), _div(x, size)) for x in (b, _neg(a)))
+
+
+def _shifted(shift: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A shift of integers; by what is negative or no less than their width, it goes on to the end:
+    0, or the sign."""
+
+    def evaluate(a: Any, b: Any) -> Any:
+        width = 8 * np.asarray(a).dtype.itemsize
+        far = (np.asarray(b) < 0) | (np.asarray(b) >= width)
+        return np.where(far, shift(shift(a, width - 1), 1), shift(a, np.where(far, 0, b)))
+
+    return evaluate
+
+
 def _extremum_partials(order: str) -> Derivative:
     """Ties share the gradient evenly, as in PyTorch's `maximum` and `minimum`."""
 
@@ -186,6 +206,7 @@ PRIMITIVES: dict[str, Primitive] = {
         1, "float", 20, np.arctan,
         _unary(lambda x, y, d: _div(_const(1.0, d), _fn("add", _const(1.0, d), _square(x)))),
     ),
+    "atan2": Primitive(2, "float", 24, np.arctan2, _atan2_partials),
     "sinh": Primitive(1, "float", 20, np.sinh, _unary(lambda x, y, d: _fn("cosh", x))),
     "cosh": Primitive(1, "float", 20, np.cosh, _unary(lambda x, y, d: _fn("sinh", x))),
     "tanh": Primitive(1, "float", 20, np.tanh, _unary(lambda x, y, d: _one_minus_square(y, d))),
@@ -198,6 +219,12 @@ PRIMITIVES: dict[str, Primitive] = {
     "ceil": Primitive(1, "float", 1, np.ceil, lambda a, y, d: (None,)),
     "round": Primitive(1, "float", 1, np.rint, lambda a, y, d: (None,)),
     "trunc": Primitive(1, "float", 1, np.trunc, lambda a, y, d: (None,)),
+    # the bits of integers
+    "bitand": Primitive(2, "same", 1, np.bitwise_and, lambda a, y, d: (None, None)),
+    "bitor": Primitive(2, "same", 1, np.bitwise_or, lambda a, y, d: (None, None)),
+    "bitxor": Primitive(2, "same", 1, np.bitwise_xor, lambda a, y, d: (None, None)),
+    "shl": Primitive(2, "same", 1, _shifted(np.left_shift), lambda a, y, d: (None, None)),
+    "shr": Primitive(2, "same", 1, _shifted(np.right_shift), lambda a, y, d: (None, None)),
     # comparisons and logic
     "eq": Primitive(2, "bool", 1, np.equal),
     "ne": Primitive(2, "bool", 1, np.not_equal),
@@ -278,6 +305,9 @@ def _own_flops(expr: Expr) -> int:
         case Call(fn, _):
             return PRIMITIVES[fn].flops
     return RANDOM_DRAW
+
+
+OF_INTEGERS = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
 
 
 def differentiable(dtype: str) -> bool:

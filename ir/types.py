@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from dataclasses import dataclass
 
 from anabranch.ir.sbp import Layout
@@ -21,6 +22,11 @@ DTYPES: dict[str, tuple[str, int]] = {
     "f32": ("float", 4),
     "f64": ("float", 8),
 }
+
+
+# The largest finite number of each float dtype.
+LARGEST = {"f16": 65504.0, "bf16": (2 - 2**-7) * 2.0**127, "f32": (2 - 2**-23) * 2.0**127,
+           "f64": sys.float_info.max}
 
 
 def category(dtype: str) -> str:

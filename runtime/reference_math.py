@@ -68,6 +68,18 @@ def power(a: Array, b: Array) -> Array:
     return np.asarray(np.where(b < 0, zero, np.power(a, np.maximum(b, zero))))
 
 
+def _shifted(shift: np.ufunc) -> Callable[..., Array]:
+    """By what is negative or no less than the width, to the end: 0, or the sign."""
+
+    def run(a: Array, b: Array) -> Array:
+        width = 8 * a.dtype.itemsize
+        far = (b < 0) | (b >= width)
+        ended = shift(shift(a, a.dtype.type(width - 1)), a.dtype.type(1))
+        return np.asarray(np.where(far, ended, shift(a, np.where(far, b.dtype.type(0), b))))
+
+    return run
+
+
 PRIMITIVES: dict[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
     "floordiv": floordiv, "mod": mod, "pow": power, "neg": np.negative, "abs": np.abs,
@@ -76,6 +88,8 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x), "sin": np.sin, "cos": np.cos, "tan": np.tan,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
     "tanh": np.tanh, "erf": erf,
+    "atan2": np.arctan2, "bitand": np.bitwise_and, "bitor": np.bitwise_or,
+    "bitxor": np.bitwise_xor, "shl": _shifted(np.left_shift), "shr": _shifted(np.right_shift),
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not,

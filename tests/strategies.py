@@ -52,7 +52,7 @@ from anabranch.ir.ops import (
 )
 from anabranch.ir.reference import held
 from anabranch.ir.sbp import PARTIAL_OPS, B, Layout, P, S, Sbp
-from anabranch.ir.scalar import PRIMITIVES
+from anabranch.ir.scalar import OF_INTEGERS, PRIMITIVES
 from anabranch.ir.types import DTYPES, TensorType, category, is_float, tensor
 
 PHASES = ("global", "sbp", "boxed", "local", "fused")
@@ -415,6 +415,8 @@ def primitives_of(dtype: str) -> tuple[str, ...]:
             return dtype == "bool"
         if kind == "float":
             return is_float(dtype)
+        if name in OF_INTEGERS:
+            return category(dtype) == "int"
         return kind == "same" and not (dtype == "bool" and name in NEVER_BOOL)
 
     return tuple(name for name in PRIMITIVES if name != "check" and fits(name))

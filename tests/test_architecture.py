@@ -41,6 +41,8 @@ HOMONYMS = {
     "uniform": "a kind of random draw",
     "normal": "a kind of random draw",
     "square": "x*x in the text of a C kernel",
+    "maximum": "what Triton calls max",
+    "minimum": "what Triton calls min",
 }
 
 

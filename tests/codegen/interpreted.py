@@ -232,7 +232,8 @@ def test_primitive_operations_are_numpys(dtype: str) -> None:
     numbers = [-7, -2, -1, 0, 1, 2, 3, 9] if whole else [-7.5, -2, -1, 0, 0.5, 1, 2, np.inf]
     kind = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "i32": np.int32}[dtype]
     x, y = (a.flatten() for a in np.meshgrid(np.array(numbers, kind), np.array(numbers, kind)))
-    names = ("floordiv", "mod", "pow", "min", "max", *(() if whole else ("div",)))
+    bits = ("bitand", "bitor", "bitxor", "shl", "shr")
+    names = ("floordiv", "mod", "pow", "min", "max", *(bits if whole else ("div", "atan2")))
     for fn in names:
         (op, _) = parsed(f"(%x: {dtype}[64], %z: {dtype}[64]) {{\n"
                          f"        %y: {dtype}[64] = [i] {_infix(fn)}").body

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from tests.library.attention_examples import ATTENTION
+from tests.library.elementwise_examples import ELEMENTWISE
 from tests.library.example import Example
 from tests.library.loss_examples import LOSSES
 from tests.library.neural_examples import ACTIVATIONS, NORMS
 from tests.library.window_examples import WINDOWS
 
-ELEMENTS = [
-    Example("clamp", torch.clamp),
-    Example("clamp", lambda x, low, high: x.clamp(low, high), {"x": [5], "low": [], "high": []},
-            {"x": [-2, -1, 0, 1, np.nan], "low": -1, "high": 1}, kink=True),
-    Example("lerp", torch.lerp),
-    Example("lerp", torch.lerp, {"a": [3], "b": [3], "t": [3]}, {"t": [0, 1, 0.75]}),
-    Example("square", torch.square),
-    Example("reciprocal", torch.reciprocal),
-    Example("hypot", torch.hypot),
-    Example("hypot", torch.hypot, {"x": [3], "y": [3]}, {"x": [1e30, 3, 0], "y": [1e30, 4, 2]},
-            kink=True),
-    Example("exp2", torch.exp2),
-    Example("log2", torch.log2),
-    Example("log10", torch.log10),
-    Example("logit", torch.logit),
-    Example("logaddexp", torch.logaddexp),
-    Example("isfinite", torch.isfinite, {"x": [5]}, {"x": [1, np.inf, -np.inf, np.nan, 0]}),
-]
-
 PRODUCTS = [
-    Example("matmul", torch.matmul),
-    Example("matmul", torch.matmul, {"I": [], "M": 3, "K": 4, "N": 5}),
+    Example("mm", torch.mm),
+    Example("bmm", torch.bmm),
+    Example("mv", torch.mv),
     Example("dot", torch.dot),
     Example("outer", torch.outer),
+    Example("tril", lambda x: x.tril(1), {"I": [2], "M": 3, "N": 5, "diagonal": 1}),
+    Example("triu", lambda x: x.triu(-1), {"I": [2], "M": 4, "N": 3, "diagonal": -1}),
+    Example("tril_mask", lambda: torch.ones(3, 5).tril(1).bool(),
+            {"rows": 3, "columns": 5, "diagonal": 1}),
+    Example("triu_mask", lambda: torch.ones(3, 5).triu(1).bool(),
+            {"rows": 3, "columns": 5, "diagonal": 1}),
+    Example("linspace", lambda: torch.linspace(-1, 2, 6).double(),
+            {"start": -1.0, "stop": 2.0, "steps": 6}),
     Example("linear", F.linear),
     Example("linear", F.linear, {"I": [], "K": 4, "N": 3}),
     Example("bilinear", F.bilinear),
@@ -44,8 +34,12 @@ PRODUCTS = [
 PLACES = [
     Example("embedding", F.embedding),
     Example("one_hot", lambda ids: F.one_hot(ids, 4), {"I": [3, 2], "classes": 4}),
-    Example("scatter_add", lambda ids, x: x.new_zeros(4, *x.shape[1:]).index_add(0, ids, x),
-            {"N": 5, "I": [3], "rows": 4}),
+    Example("segment_sum", lambda x, ids: x.new_zeros(4, *x.shape[1:]).index_add(0, ids, x),
+            {"N": 5, "I": [3], "count": 4}),
+    *(Example(f"segment_{ours}", lambda x, ids, theirs=theirs: x.new_zeros(3, 2).index_reduce(
+        0, ids, x, theirs, include_self=False), {"N": 5, "I": [2], "count": 3},
+              {"ids": [0, 2, 1, 0, 2]})
+      for ours, theirs in [("mean", "mean"), ("max", "amax"), ("min", "amin")]),
 ]
 
-EXAMPLES = [*ELEMENTS, *ACTIVATIONS, *PRODUCTS, *NORMS, *PLACES, *ATTENTION, *WINDOWS, *LOSSES]
+EXAMPLES = [*ELEMENTWISE, *ACTIVATIONS, *PRODUCTS, *NORMS, *PLACES, *ATTENTION, *WINDOWS, *LOSSES]

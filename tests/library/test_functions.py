@@ -1,59 +1,30 @@
-"""The library's functions of whole tensors: reductions along axes, clipping, schedules, and the
-initialisers by the statistics of their draws."""
+"""What the library has beside ops: clipping, schedules, and initialisers by the statistics of their
+draws; and that nothing is untried."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from anabranch.gradient_check import check_gradients
+from anabranch.frontend import syntax as s
 from anabranch.ir.core import Module
+from anabranch.ir.diagnostics import UserError
 from anabranch.ir.reference import evaluate
 from anabranch.lowering.differentiate import differentiate
 from anabranch.trials import Trial
 from tests.frontend.running import call, module_of, program
-from tests.library.ops import DEFS, library, stepped
-
-AXES = ["None", "0", "-1", "(0, 2)", "(0, 1, 2)"]
-Reduction = Callable[..., torch.Tensor]
-
-REDUCTIONS: dict[str, Reduction] = {
-    "norm": torch.linalg.vector_norm,
-    "var": torch.var,
-    "var correction=0": lambda x, **where: torch.var(x, correction=0, **where),
-    "std": torch.std,
-    "logsumexp": torch.logsumexp,
-}
-
-
-def reduction(name: str, axis: str, keep: str) -> str:
-    function, *more = name.split()
-    arguments = ", ".join(["x", f"axis={axis}", f"keepdims={keep}", *more])
-    return f"def f(x: f32[A, B, C]):\n    return {function}({arguments})\n"
-
-
-@pytest.mark.parametrize("keep", ["False", "True"])
-@pytest.mark.parametrize("axis", AXES)
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_a_reduction_along_axes_is_that_of_pytorch(name: str, axis: str, keep: str) -> None:
-    x = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
-    source = program(reduction(name, axis, keep))
-    dims = (0, 1, 2) if axis == "None" else eval(axis)
-    expected = REDUCTIONS[name](torch.from_numpy(x), dim=dims, keepdim=keep == "True")
-    actual = call(source, "f", x=x)
-    assert actual.shape == tuple(expected.shape)
-    np.testing.assert_allclose(actual, expected.numpy(), 1e-5, 1e-6)
-    function = module_of(source, "f", {"x": x}).functions["f"]
-    assert check_gradients(function, [x]).fault is None
+from tests.library.function_examples import FUNCTIONS
+from tests.library.ops import DEFS, MODELS, OPS, defined, library, stepped
 
 
 def test_the_norm_of_zeros_has_gradient_zero() -> None:
     zeros = np.zeros((2, 3, 4), np.float32)
-    source = program(reduction("norm", "1", "False"))
+    source = program("def f(x: f32[A, B, C]):\n    return norm(x, axis=1)\n")
     step = stepped(Trial(module_of(source, "f", {"x": zeros}).functions["f"], (zeros,), {}))
     differentiate(Module({"f": step.function}))
     value, gradient = evaluate(step.function, step.arguments)
@@ -62,7 +33,7 @@ def test_the_norm_of_zeros_has_gradient_zero() -> None:
 
 
 def test_the_logarithm_of_a_sum_of_zeros_is_minus_infinity() -> None:
-    low = call(program(reduction("logsumexp", "-1", "False")), "f",
+    low = call(program("def f(x: f32[A, B, C]):\n    return logsumexp(x, axis=-1)\n"), "f",
                x=np.full((2, 3, 4), -np.inf, np.float32))
     assert (low == -np.inf).all()
 
@@ -157,8 +128,78 @@ def test_constants_are_constant() -> None:
         np.testing.assert_array_equal(made, np.full((2, 3), value, np.float32))
 
 
+REFUSED: dict[str, str] = {
+    "split(x, 0)": "fewer than one part",
+    "chunk(x, 0)": "one chunk at least",
+    "split_every(x, 0)": "one place at least",
+    "split(x, [3, 2])": "do not add up to axis 0",
+    "reshape(x, [7])": "12 elements and cannot take the shape [7]",
+    "sum(x, axis=2)": "axis 2 of a tensor of rank 2",
+    "movedim(x, 0, 5)": "axis 5 of a tensor of rank 2",
+    "pad(x, [[-1, 0], [0, 0]])": "not negative",
+    "pad(x, [[-1, 0], [0, 0]], mode='circular')": "not negative",
+    "pad(x, [[0, 4], [0, 0]], mode='reflect')": "narrower than the axis",
+    "pad(x, [[0, 0]])": "each of the 2 axes",
+    "repeat(x, [1, -1])": "0 times or more",
+    "repeat(x, [2])": "a number for each axis",
+    "repeat_interleave(x, -1)": "0 times or more",
+    "unfold(x, 0, 9, 1)": "no longer than the axis",
+    "unfold(x, 0, 2, 0)": "at least one further on",
+    "narrow(x, 1, 2, 9)": "inside of the axis",
+    "select(x, 0, 5)": "inside of the axis",
+    "expand(x, [3, 5])": "only axes of size 1",
+    "max(x[:0], axis=0)": "a range of size 0",
+    "argmin(x[:, :0], axis=1)": "a range of size 0",
+    "full([2], 1, f31)": "f31",
+    "masked_select(x, x > 0)": "not known when compiling",
+    "unflatten(x, 0, [2, 2])": "multiply to that of the old one",
+    'einsum("ij,jk->ik", x, x)': "the subscript 'j' has the sizes 4 and 3",
+    'einsum("ijk->i", x)': "it has 2 axes",
+    'einsum("ij->ik", x)': "'k', and no operand has",
+    'einsum("ij->ii", x)': "'i' twice",
+    'einsum("ij,j", x)': "2 lists of subscripts for 1 tensors",
+    'einsum("i;->i", x)': "';' in the subscripts",
+    'div(x, x, "up")': "'floor' or 'trunc'",
+    "isinstance(x, f32)": "'isinstance' takes",
+    "bitwise_and(x, x)": "bits of integers",
+    "check(7, 7)": "places 0 to 6",
+    "gather(x, x, axis=0)": "a subscript is an integer",
+}
+
+
+@pytest.mark.parametrize("call_", REFUSED)
+def test_what_has_no_meaning_is_refused_with_its_reason(call_: str) -> None:
+    """With numbers of the call and what would be legal, at the place of the call."""
+    with pytest.raises(UserError) as caught:
+        call(program(f"def f(x: f32[A, B]):\n    return {call_}\n"), "f",
+             x=np.ones((3, 4), np.float32))
+    assert REFUSED[call_] in str(caught.value)
+    assert "test.ab:2" in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [-1, 3, -5])
+@pytest.mark.parametrize("call_", [
+    "gather(x, k[:, None], axis=0)", "scatter(x, k[:, None], 1, axis=0)", "take(x[:, 0], k)",
+    "scatter_add(x, k[:, None], x, axis=0)", "index_select(x, k, axis=0)", "embedding(k, x)",
+    "index_add(x, k, x[:2], axis=0)", "index_copy(x, k, x[:2], axis=0)", "one_hot(k, 3)",
+    "index_fill(x, k, 1, axis=0)", "segment_sum(x[:2], k, 3)", "bincount(k, 3)", "x[k]",
+    "embedding_bag(k, x, k, 3)", "take_along_axis(x, k[:, None], axis=0)",
+])
+def test_a_place_outside_of_an_axis_is_an_error_that_names_it(call_: str, place: int) -> None:
+    source = program(f"def f(x: f32[A, B], k: i64[N]):\n    return {call_}\n")
+    with pytest.raises(UserError, match=f"{place}.* 3"):
+        call(source, "f", x=np.ones((3, 4), np.float32), k=np.array([0, place]))
+
+
 def test_no_function_of_the_library_is_left_out() -> None:
     """Helpers are tried through those that use them."""
-    helpers = {"fan_in", "fan_out", "decayed", "gathered", "moving_average"}
-    words = " ".join([*REDUCTIONS, *SCHEDULES, *VARIANCES, "clip_by_norm clip_by_value"])
-    assert {name for name in DEFS if name not in words} == helpers
+    calls = (example.call for example in FUNCTIONS)
+    tried = " ".join([*OPS, *MODELS, *REFUSED, *SCHEDULES, *VARIANCES, *calls,
+                      "clip_by_norm clip_by_value moving_average"])
+    bodies = {item.name: {each.id for each in s.walk(item) if isinstance(each, s.Name)}
+              for kind in (s.OpDef, s.FuncDef, s.ModelDef) for _, item in defined(kind)}
+    reached, waiting = set[str](), set(re.findall(r"\w+", tried))
+    while waiting:
+        reached |= waiting
+        waiting = set().union(*(bodies.get(name, set()) for name in waiting)) - reached
+    assert set(DEFS) - reached == set()

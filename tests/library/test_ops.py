@@ -91,9 +91,10 @@ def test_an_op_agrees_with_pytorch_in_value_and_gradient(example: Example) -> No
     expected = example.torch(*tensors)
     assert value.shape == tuple(expected.shape)
     np.testing.assert_allclose(value, expected.detach().numpy(), 1e-6, 1e-7)
-    if gradients:
+    if gradients and not example.only_values:
         weight = torch.from_numpy(exact[-1])
-        theirs = torch.autograd.grad(expected, by, weight, materialize_grads=True)
+        theirs = torch.autograd.grad(expected, by, weight, materialize_grads=True
+                                     ) if expected.requires_grad else map(torch.zeros_like, by)
         for gradient, their in zip(gradients, theirs, strict=True):
             np.testing.assert_allclose(gradient, their.numpy(), 1e-5, 1e-6)
 
