@@ -156,8 +156,8 @@ def forms(of: Loop, mesh: Mesh, small: bool) -> dict[tuple[tuple[Layout, ...], .
     is left without work."""
     found: dict[tuple[tuple[Layout, ...], ...], Laid] = {}
     for chosen in itertools.product(*(axis_forms(of, parts) for parts in mesh.sizes)):
-        operands = _layouts([entries for entries, _ in chosen], mesh)
-        values = _layouts([entries for _, entries in chosen], mesh)
+        operands = _layouts(len(of.operands), [entries for entries, _ in chosen], mesh)
+        values = _layouts(len(of.shapes), [entries for _, entries in chosen], mesh)
         splits = _splits(of, operands, values, mesh)
         filled = small or all(itertools.starmap(
             functools.partial(_fills, mesh=mesh),
@@ -168,10 +168,9 @@ def forms(of: Loop, mesh: Mesh, small: bool) -> dict[tuple[tuple[Layout, ...], .
     return found
 
 
-def _layouts(columns: Sequence[Sbps], mesh: Mesh) -> tuple[Layout, ...]:
-    if not columns:
-        return ()
-    return tuple(layout_on(mesh, row) for row in zip(*columns, strict=True))
+def _layouts(count: int, columns: Sequence[Sbps], mesh: Mesh) -> tuple[Layout, ...]:
+    """The layouts of so many values from their entries on each axis."""
+    return tuple(layout_on(mesh, [entries[n] for entries in columns]) for n in range(count))
 
 
 def _splits(
