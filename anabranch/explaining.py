@@ -4,13 +4,15 @@
 
 Without a value: every value with its layout, what it costs and what the next best would add; then
 every change of layout, with the source line that forced it. With the name of a value: each layout
-it could have been made in, priced.
+it could have been made in, priced. As JSON, all of this about every value, or those of the name.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from anabranch import driver
 from anabranch.dumps import Request, subject
@@ -32,6 +34,8 @@ def explain(program: Program, value: str, request: Request) -> str:
     decisions = driver.decide(
         found.module, found.function or "train", request.options, micro=micro)
     story = Story(decisions, _named(decisions))
+    if request.form == "json":
+        return json.dumps(story.facts(value))
     return story.of(value) if value else story.whole()
 
 
@@ -99,9 +103,41 @@ class Story:
         argument = next(a for a in self.decisions.function.arguments if a.value is value)
         return f"{argument.role}{' pinned' if argument.pin is not None else ''}"
 
+    # ---- as JSON
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """The same as plain data; seconds and bytes are of all that was chosen together."""
+        d = self.decisions
+        values = self._called(name) if name else [
+            v for v in self._values() if not isinstance(v.op, Pin)]
+        return {
+            "function": d.function.name, "mesh": dict(d.mesh.axes), "notes": list(d.notes),
+            "profile": d.choices.machine.name, "seconds": d.seconds,
+            "seconds_of_changes": d.box_seconds, "gap": d.solution.gap,
+            "values": [self._value_facts(value) for value in values],
+            "changes": [self._change_facts(change) for change in d.reshards()
+                        if change.value in values]}
+
+    def _value_facts(self, value: Value) -> dict[str, Any]:
+        d = self.decisions
+        ways = [{"layout": str(a.layout), "chosen": a.chosen, "op_seconds": a.op_seconds,
+                 "box_seconds": a.box_seconds} for a in d.alternatives(value)]
+        return {"name": self.names[value], "type": str(value.type.with_layout(None)),
+                "from": self._place(value), "together": d.together(value.op or value),
+                "layouts": ways}
+
+    def _change_facts(self, change: Reshard) -> dict[str, Any]:
+        return {"value": self.names[change.value], "from": str(change.source),
+                "to": str(change.target), "seconds": change.seconds, "bytes": int(change.bytes),
+                "steps": [{"step": step.step, "axis": step.axis} for step in change.steps],
+                "forced_by": _at(change.forced_by)}
+
     # ---- one value
 
     def of(self, name: str) -> str:
+        return "\n\n".join(map(self._about, self._called(name)))
+
+    def _called(self, name: str) -> list[Value]:
         wanted = name.removeprefix("%")
         values = [v for v in self._values() if wanted in (
             v.name, self.names[v].removeprefix("%"))]
@@ -109,7 +145,7 @@ class Story:
             known = {n.removeprefix("%") for n in self.names.values()}
             raise fail(f"@{self.decisions.function.name} has no value '%{wanted}'",
                        help=nearest(wanted, known) or "anabranch explain without a value has all")
-        return "\n\n".join(map(self._about, values))
+        return values
 
     def _about(self, value: Value) -> str:
         op, each = value.op, self.decisions.together(value.op or value)

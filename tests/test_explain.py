@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +97,29 @@ def test_a_statement_is_shown_with_the_terms_of_its_cost() -> None:
                     "    y[i] = sum[k](x[i, k])\n    return y\n", "f.ab")
     text = explain(program, "y", Request(mesh=Mesh.of(data=2)))
     assert "    data: S(0) -> S(0) (split of i)\n    a rank does 1,024 operations" in text
+
+
+def test_everything_is_there_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The seconds add up to those of the plan, and one value's are among them."""
+    path = tmp_path / "net.ab"
+    path.write_text(LAYERS)
+
+    def found(*value: str) -> dict[str, Any]:
+        assert main(["explain", str(path), *value, "--mesh", "model=2", "--json"]) == 0
+        facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return facts
+
+    whole = found()
+    assert whole["mesh"] == {"model": 2}
+    chosen = [way for value in whole["values"] for way in value["layouts"] if way["chosen"]]
+    assert len(chosen) == len(whole["values"])
+    assert sum(change["seconds"] for change in whole["changes"]) == pytest.approx(
+        whole["seconds_of_changes"])
+    step = whole["changes"][0]["steps"][0]
+    assert step["axis"] == "model"
+    (one,) = found("layers.0.up")["values"]
+    assert one in whole["values"]
+    assert one["layouts"][0]["layout"] == "{model: S(1)}"
 
 
 def test_an_unknown_value_is_answered_with_the_nearest_one(

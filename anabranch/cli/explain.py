@@ -21,11 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("value", nargs="?", default="", help="the name of a value")
     parser.add_argument("--function", default="", metavar="NAME",
                         help="the function that is meant, as in anabranch dump")
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text",
+                        help="everything as one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     request = Request(
         mesh=mesh_of(args.mesh), function=args.function, model=args.model or "",
-        settings=overrides_of(args.set), micro=args.micro)
+        settings=overrides_of(args.set), micro=args.micro, form=args.form)
     print(explain(load(args.file), args.value, request))
     return 0
