@@ -174,7 +174,8 @@ def _compiled(
         if sizes:
             raise fail(f"a recipe takes no argument '{next(iter(sizes))}'",
                        help="override its lines and the model's arguments with set={...}")
-        training = source.training(what.model, overrides, stages, inputs or None)
+        micro = {} if options.micro is None else {"micro": options.micro}
+        training = source.training(what.model, {**overrides, **micro}, stages, inputs or None)
         return compile_training(training, options)
     if overrides:
         raise fail("`set` is for recipes", help="give a function's sizes by keyword")

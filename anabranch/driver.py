@@ -15,7 +15,7 @@ from anabranch import codegen
 from anabranch.frontend.program import Training
 from anabranch.ir import passes
 from anabranch.ir.core import Function, Module
-from anabranch.ir.diagnostics import CompilerBug
+from anabranch.ir.diagnostics import CompilerBug, fail
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Return
 from anabranch.ir.plan import Plan
@@ -58,6 +58,9 @@ class Compiled:
 def compile_training(training: Training, options: Options) -> Compiled:
     """The Plan of a recipe: train, eval, init and, where the model has it, next."""
     micro = training.micro if options.micro is None else options.micro
+    if micro != training.micro and training.by_micro:
+        raise fail(f"the recipe was elaborated for micro={training.micro}, not {micro}, and says "
+                   "'per_micro'", help="override the line: micro=...")
     return compile_module(training.module, options, micro, training.results)
 
 

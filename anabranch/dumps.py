@@ -107,7 +107,8 @@ def _mistakes(source: str) -> str:
 def subject(program: Program, request: Request) -> Subject:
     """What is dumped."""
     return subject_of(program, function=request.function, model=request.model,
-                      settings=request.settings, stages=request.mesh.stages)
+                      settings=request.settings, stages=request.mesh.stages,
+                      micro=request.micro)
 
 
 # ---- The syntax tree

@@ -43,10 +43,11 @@ class Subject:
 
 def subject_of(
     program: Program, *, function: str = "", model: str = "", settings: Mapping[str, str],
-    stages: int = 1,
+    stages: int = 1, micro: int | None = None,
 ) -> Subject:
     """What the words of a command line mean. Raises `UserError`."""
     if model or (program.recipes and function in ("", *OF_RECIPE)):
+        settings = settings if micro is None else {**settings, "micro": str(micro)}
         return _of_recipe(program, model, function, settings, stages)
     name = function or _only(program)
     if name in program.functions:

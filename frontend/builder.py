@@ -42,6 +42,9 @@ class Builder:
         self.function = Function(name)
         self.training, self.stages, self.stepping = training, stages, stepping
         self.instead = instead or {}
+        self.micro = 1
+        self.parted = False  # are we in a body that is made for each micro-batch?
+        self.has_parts = False
         self.states: dict[str, Tensor] = {}
         self.updated: dict[str, State] = {}
         self.reports: dict[str, tuple[Tensor, Span]] = {}
@@ -124,6 +127,11 @@ class Builder:
             return self._scalars[key]
         self._scalars[key] = self.tensor(self._append(op).result)
         return self._scalars[key]
+
+    def forget(self, op: Op) -> None:
+        """The op goes away: what is built later does not share it."""
+        for key in [k for k, x in self._scalars.items() if x.value is op.result]:
+            del self._scalars[key]
 
     def pin(self, x: Tensor, layout: Layout, name: str = "") -> Tensor:
         op = Pin(self.value(x), layout, name, loc=self.loc, stage=self.stage,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.elements import gives_way
-from anabranch.frontend.evaluate import NOTHING, Frame, evaluate, executes, run, truth, unsupported
+from anabranch.frontend.evaluate import NOTHING, Frame, evaluate, executes, run, truth
 from anabranch.frontend.expressions import assign, iterated
+from anabranch.frontend.parts import opened
 from anabranch.frontend.tensors import as_tensor
 from anabranch.frontend.values import (
     MISSING,
@@ -91,17 +92,32 @@ def _for(node: s.For, frame: Frame) -> object:
 
 @executes(s.With)
 def _with(node: s.With, frame: Frame) -> object:
-    stage, recompute = None, False
+    stage, recompute, parted = None, False, False
     for item in node.items:
         region = evaluate(item, frame)
         if not isinstance(region, Region):
-            raise fail(f"'with' takes stage(k) or recompute, not {describe(region)}", item.span)
-        if region.per_micro:
-            raise unsupported("'per_micro' is not supported yet", item.span)
+            raise fail("'with' takes stage(k), recompute or per_micro, not "
+                       f"{describe(region)}", item.span)
         stage = region.stage if region.stage is not None else stage
         recompute |= region.recompute
+        parted |= region.per_micro
     with frame.builder.region(stage, recompute):
+        return _in_parts(node, frame) if parted else run(node.body, frame)
+
+
+def _in_parts(node: s.With, frame: Frame) -> object:
+    """The body for each micro-batch on its own."""
+    builder = frame.builder
+    builder.has_parts = True
+    if builder.micro == 1 or builder.parted:
         return run(node.body, frame)
+    parts = opened(frame, node.items[0].span)
+    builder.parted = True
+    try:
+        result = run(node.body, frame)
+    finally:
+        builder.parted = False
+    return parts.leave(frame, result)
 
 
 @executes(s.FuncDef)

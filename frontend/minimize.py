@@ -66,6 +66,9 @@ class Minimizer:
 
     def minimize(self, loss: object, patterns: Sequence[tuple[str, Span]], span: Span) -> None:
         builder = self.recipe.builder
+        if builder.parted:
+            raise fail("'minimize' takes the loss of the whole batch, and stands outside of "
+                       "'per_micro'", span)
         if not isinstance(loss, Tensor) or loss.rank or not is_float(loss.dtype):
             raise fail(f"the loss is {describe(loss)}, not a 0-d float tensor", span,
                        help="reduce it, as in mean(...)")

@@ -43,13 +43,16 @@ from anabranch.ir.types import TensorType
 class Training:
     """A recipe for one model with all sizes known. `inputs` are the arguments of a step, in
     order; `states` are the dotted paths in the order of `init`'s results; `results` names what
-    each function gives; `settings` are the recipe's lines that are numbers, texts or lists."""
+    each function gives; `settings` are the recipe's lines that are numbers, texts or lists.
+    `by_micro` is set if the program is another one for another number of micro-batches, because
+    of `per_micro`."""
 
     module: Module
     model: str
     arguments: Mapping[str, object]
     steps: int
     micro: int
+    by_micro: bool
     reader: Reader
     inputs: tuple[tuple[str, TensorType], ...]
     states: tuple[tuple[str, TensorType], ...]
@@ -99,7 +102,8 @@ def build_training(
         module.add(_next(step, stages, inputs))
     return Training(
         module, recipe.instance.name, recipe.instance.arguments,
-        recipe.positive("steps", None), recipe.positive("micro", 1), recipe.reader,
+        recipe.positive("steps", None), recipe.builder.micro, recipe.builder.has_parts,
+        recipe.reader,
         tuple(step.types.items()), tuple((x.path, x.type.type) for x in step.states), results,
         {k: v for k, v in recipe.values.items() if _is_plain(v)},
     )
@@ -119,6 +123,7 @@ def _train(
 ) -> Step:
     """One step, and all states: those of the model, of the optimizers, and averages."""
     builder = recipe.builder
+    builder.micro = recipe.positive("micro", 1)
     update = recipe.functions.get("update")
     function = update or _loss(recipe)
     types = batch_of(function, recipe, inputs)

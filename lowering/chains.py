@@ -163,13 +163,18 @@ def _moves(expr: Expr) -> bool:
 
 
 def _mark_early(order: list[_Node], rates: Mapping[Value, int]) -> None:
-    """Nodes of every micro-batch that some node of a micro-batch needs the sum of."""
+    """Nodes of every micro-batch that some node of a micro-batch needs the sum of, and what stands
+    between that sum and the node."""
     needed: set[_Node] = set()  # what a node of a micro-batch depends on
+    summed: set[_Node] = set()  # what depends on a sum
+    for node in order:
+        if accumulates(node.parts[0]) or not summed.isdisjoint(node.before):
+            summed.add(node)
     for node in reversed(order):
         total = accumulates(node.parts[0])
         if node in needed or (node.fires > 1 and not total):
             needed.update(node.before)
-        if total and node in needed:
+        if node in needed and (total or (node.fires == 1 and node in summed)):
             node.early = True
         if node.early:
             for producer in node.before:

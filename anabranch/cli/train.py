@@ -127,7 +127,8 @@ def prepare(args: argparse.Namespace, world: World) -> Job:
     done = checkpoint.read_progress(args.resume) if args.resume else Progress(0, 0)
     settings = _settings(args, done)
     program = load(args.file)
-    training = program.training(settings["model"], settings["set"], mesh.stages)
+    micro = {} if args.micro is None else {"micro": args.micro}
+    training = program.training(settings["model"], {**settings["set"], **micro}, mesh.stages)
     seed = done.seed if args.seed is None else args.seed
     run = Run(_folder(args), training.steps, done.step, seed, args.checkpoint_every,
               notes=json.dumps(settings),
