@@ -10,12 +10,16 @@ Order of work: pins (`pins.py`), the axis of micro-batches by propagation (`micr
 the axes of ranks: choices with their seconds (`choices.py`, `prices.py`), exact elimination
 (`eliminate.py`), a linear program (`solve.py`), and the result as ops and boxes (`distribute.py`).
 On meshes of more than two such axes the larger two are planned first, then the next two with those
-as they are. Stages are given. What was decided, and what else there was, is kept in `Decisions`.
+as they are. A short step with very many choices is planned an axis at a time as well, again and
+again while that helps: an exact search would take longer than it could ever win back. Stages are
+given. What was decided, and what else there was, is kept in `Decisions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.core import Function, Module, Value
@@ -23,17 +27,24 @@ from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.mesh import MICRO, Mesh
 from anabranch.ir.ops import Compute, Order, nested
 from anabranch.ir.sbp import Layout
-from anabranch.lowering.choices import build_choices
+from anabranch.lowering.choices import Choices, Node, build_choices
 from anabranch.lowering.decisions import Decisions
 from anabranch.lowering.distribute import distribute
 from anabranch.lowering.machine import Machine
 from anabranch.lowering.micro_axis import plan_micro
-from anabranch.lowering.pins import collect_pins
+from anabranch.lowering.pins import Pins, collect_pins
 from anabranch.lowering.settled import AxisPlan, SettledAxes
 from anabranch.lowering.signatures import legal
-from anabranch.lowering.solve import solve
+from anabranch.lowering.solve import Solution, solve
 
 TOGETHER = 2  # axes planned at once; the choices grow with the power of this
+
+# A step of fewer seconds and more choices is planned an axis at a time. Small models on many ranks
+# are degenerate (everything costs a launch): the exact search takes half a minute where this takes
+# two seconds, and was better by a tenth of a percent at most.
+SHORT_STEP = 0.2
+MANY_CHOICES = 2000
+GAIN = 1e-4  # relative; another round for less is not worth it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +97,68 @@ def _decide(
         settled[MICRO] = plan_micro(function, mesh.micro)
     for axes in rounds:
         planned |= {*settled, *axes}
-        choices = build_choices(function, mesh, machine, pins, settled, planned)
-        decisions = Decisions(function, mesh, choices, solve(choices), tuple(notes))
+        problem = Problem(function, mesh, machine, pins)
+        choices = problem.choices(settled, planned)
+        if len(axes) > 1 and _is_laborious(choices):
+            notes.append(f"the axes {' and '.join(axes)} were planned in turn")
+            solution = problem.in_turn(choices, settled, axes)
+        else:
+            solution = solve(choices)
+        decisions = Decisions(function, mesh, choices, solution, tuple(notes))
         settled |= {axis: _settle(function, decisions, axis) for axis in axes}
     return decisions
+
+
+def _is_laborious(choices: Choices) -> bool:
+    count = sum(len(node.options) for node in choices.nodes)
+    return count > MANY_CHOICES and _least(choices) < SHORT_STEP
+
+
+def _least(choices: Choices) -> float:
+    """Seconds that no plan can be below: everything at its best, and nothing moved."""
+    return sum(float(node.seconds.min()) for node in choices.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A function to be planned on a mesh of these machines."""
+
+    function: Function
+    mesh: Mesh
+    machine: Machine
+    pins: Pins
+
+    def choices(self, settled: SettledAxes, axes: Collection[str]) -> Choices:
+        return build_choices(self.function, self.mesh, self.machine, self.pins, settled, axes)
+
+    def in_turn(self, choices: Choices, settled: SettledAxes, axes: Sequence[str]) -> Solution:
+        """The best of what planning the axes in each order finds. It is one of `choices`."""
+        found = [self._in_order(choices, settled, order) for order in itertools.permutations(axes)]
+        chosen = min(found, key=choices.seconds)
+        return Solution(chosen, choices.seconds(chosen), _least(choices))
+
+    def _in_order(
+        self, choices: Choices, settled: SettledAxes, axes: Sequence[str]
+    ) -> list[int]:
+        """Plan each axis with the others as they are, until a round makes nothing better."""
+        others, best, chosen = SettledAxes(settled), math.inf, list[int]()
+        while True:
+            for axis in axes:
+                others.pop(axis, None)
+                found = self.choices(others, {*others, axis})
+                decisions = Decisions(self.function, self.mesh, found, solve(found))
+                others[axis] = _settle(self.function, decisions, axis)
+            now = [_place(node, others) for node in choices.nodes]
+            seconds = choices.seconds(now)
+            if seconds >= best * (1 - GAIN):
+                return chosen
+            best, chosen = seconds, now
+
+
+def _place(node: Node, settled: SettledAxes) -> int:
+    """The choice of a node that is as the axes were settled."""
+    return next(number for number, (operands, results) in enumerate(node.options)
+                if settled.are(node.members[0], operands, results))
 
 
 def _rounds(mesh: Mesh) -> list[tuple[str, ...]]:

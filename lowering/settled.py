@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anabranch.ir.core import Op, Value
@@ -30,3 +31,12 @@ class SettledAxes(dict[str, AxisPlan]):
     def allows(self, value: Value, layout: Layout) -> bool:
         """Whether a layout of a value agrees with what is decided."""
         return all(layout[axis] == plan.values[value] for axis, plan in self.items())
+
+    def are(
+        self, member: Op | Value, operands: Sequence[Layout], results: Sequence[Layout]
+    ) -> bool:
+        """Whether layouts of an op, or of an argument, are what is decided."""
+        if isinstance(member, Value):
+            return self.allows(member, results[0])
+        return all(tuple(tuple(layout[axis] for layout in side) for side in (operands, results))
+                   == plan.ops[member] for axis, plan in self.items())

@@ -21,6 +21,7 @@ from anabranch.ir.reference import evaluate
 from anabranch.ir.sbp import B, Layout, P, S, layout_on
 from anabranch.ir.types import tensor
 from anabranch.ir.verifier import verify
+from anabranch.lowering import planner
 from anabranch.lowering.boxing import lower_boxes, route
 from anabranch.lowering.cost import step_prices
 from anabranch.lowering.differentiate import differentiate
@@ -284,6 +285,21 @@ def test_what_needs_the_whole_batch_is_refused_with_its_line() -> None:
 def test_the_batch_must_divide() -> None:
     with pytest.raises(UserError, match="3 micro-batches cannot share a batch of 8"):
         planned(ACCUMULATION, Mesh.of(data=2).with_micro(3))
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_axes_planned_in_turn_cost_little_more_than_together(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh, function = Mesh.of(data=2, model=2), layers(2)
+    monkeypatch.setattr(planner, "SHORT_STEP", 0.0)
+    exact = decide(Module({"train": function}), mesh, machine).decisions["train"]
+    monkeypatch.setattr(planner, "SHORT_STEP", 1e3)
+    found = decide(Module({"train": function}), mesh, machine)
+    verify(found.module)
+    turns = found.decisions["train"]
+    assert any("in turn" in note for note in turns.notes)
+    assert exact.seconds * (1 - 1e-9) <= turns.seconds <= exact.seconds * 1.01
 
 
 def test_axes_beyond_two_are_planned_on_top_of_them() -> None:
