@@ -14,7 +14,7 @@ LEAST_WORK = 1 << 12
 TILES = 16  # so many tiles suffice
 LEAST_LANES = 64
 LINE = 16  # lanes that share a cache line
-TURNS = 4  # points that take each step of an ordered loop together, and share what it loads
+TURNS = 8  # points that take each step of an ordered loop together, and share what it loads
 ACROSS = 8  # rows of a tile that crosses strides: few, since large strides share cache sets
 
 

@@ -89,7 +89,7 @@ class _Printer:
         self._open("for (int64_t tile = tile_begin; tile < tile_end; tile++)")
         self._tile_bounds()
         lanes = bool(kernel.grid) and kernel.grid[-1].lanes
-        loops = any(isinstance(s, Loop) for s in kernel.body)
+        loops = _has_loops(kernel.body)
         if lanes and not loops:
             self._points()
         else:
@@ -213,20 +213,37 @@ class _Printer:
             self._close()
 
     def _turns(self, s: Statement, axes: Sequence[str]) -> None:
-        shared = isinstance(s, Loop) and not s.lanes and any(isinstance(x, Loop) for x in s.body)
-        if shared and isinstance(s, Loop):
+        """The points inside of the loops that have loops in them: what those load is theirs."""
+        if not isinstance(s, Loop) or not _has_loops(s.body):
+            self._each_point(axes, [s])
+        elif s.lanes:
+            self._strip(s.axis, self._write(s.start), self._write(s.stop), s.body, axes)
+        else:
             self._for(s.axis, self._write(s.start), self._write(s.stop))
-        for axis in axes:
-            self._axis_loop(axis)
-        self._statements(s.body if shared and isinstance(s, Loop) else [s])
-        for _ in (*axes, *([s] if shared else [])):
+            if all(isinstance(inner, Loop) and not inner.lanes for inner in s.body):
+                for inner in s.body:
+                    self._turns(inner, axes)
+            else:
+                self._each_point(axes, s.body)
             self._close()
 
-    def _strip(self, axis: str, start: str, stop: str, body: tuple[Statement, ...]) -> None:
+    def _each_point(self, axes: Sequence[str], body: Iterable[Statement]) -> None:
+        for axis in axes:
+            self._axis_loop(axis)
+        self._statements(body)
+        for _ in axes:
+            self._close()
+
+    def _strip(self, axis: str, start: str, stop: str, body: tuple[Statement, ...],
+               points: Sequence[str] = ()) -> None:
+        """Lanes in strips; each strip for all points of these axes."""
         self._for(f"{axis}_strip", start, stop, str(STRIP))
         self._add(f"const int64_t lanes = ab_min_i64({STRIP}, {stop} - {axis}_strip);")
+        for point in points:
+            self._axis_loop(point)
         self._strip_block(body, axis, _lane_names(body, axis))
-        self._close()
+        for _ in (axis, *points):
+            self._close()
 
     def _strip_block(self, body: Sequence[Statement], axis: str, laned: set[str]) -> None:
         for run in _runs(body):
@@ -383,7 +400,7 @@ class _Printer:
         self._add(f"if ({condition}) {best} = {new}, {place} = {at};")
 
     def _loop(self, s: Loop) -> None:
-        if s.lanes and any(isinstance(inner, Loop) for inner in s.body):
+        if s.lanes and _has_loops(s.body):
             self._strip(s.axis, self._write(s.start), self._write(s.stop), s.body)
             return
         updated = {u.name for u in statements((s,)) if isinstance(u, (Update, Dot))}
@@ -462,6 +479,10 @@ def _lane_names(body: Sequence[Statement], axis: str) -> set[str]:
         if name is not None and (isinstance(s, Start) or _touches(s, laned)):
             laned.add(name)
     return laned
+
+
+def _has_loops(body: Iterable[Statement]) -> bool:
+    return any(isinstance(s, Loop) for s in body)
 
 
 def interleaves(kernel: Kernel) -> bool:

@@ -192,5 +192,6 @@ def _dense(cells: Iterable[Cell], axes: dict[str, int]) -> str:
         written = [place(cell.places, target.type.shape) for target in cell.targets]
         for form in (*cell.reads, *written):
             touched = math.prod(max(1, axes[v]) for v in form.terms if v in axes)
-            votes.update({v: touched for v, step in form.terms.items() if step == 1 and v in axes})
+            votes.update({v: touched for v, step in form.terms.items()
+                          if step == 1 and axes.get(v, 1) > 1})
     return max(votes, key=lambda v: (votes[v], list(axes).index(v)), default="")

@@ -50,7 +50,7 @@ class Options:
 
     keep: bool = True
     dots: bool = False
-    together: int = 4
+    together: int = 8
 
 
 @dataclass(frozen=True, slots=True)
