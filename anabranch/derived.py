@@ -9,8 +9,9 @@ Sizes stand for the names in the op's signature: a formula has `N` where the op 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -25,12 +26,15 @@ from anabranch.gradient_check import float_inputs, gradient_of, weighted
 from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.core import Module, Op, Value
 from anabranch.ir.diagnostics import UserError
-from anabranch.ir.ops import Compute, Order, Return
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.ops import Compute, Order, Return, Scan
 from anabranch.ir.printer import Names, print_expr, print_op
+from anabranch.ir.recurrence import statements
 from anabranch.ir.rewrite import clone_module
-from anabranch.ir.sbp import B, Sbp
+from anabranch.ir.sbp import B, Layout, Sbp
 from anabranch.ir.types import tensor
 from anabranch.lowering.cost import Work, symbolic
+from anabranch.lowering.scan_signatures import scan_forms
 from anabranch.lowering.signatures import signatures
 from anabranch.lowering.simplify import simplify
 from anabranch.trials import Trial, elementwise
@@ -39,7 +43,10 @@ SIZES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)  # so that an extent says
 FITTING = (2, 3, 4, 5, 6, 7, 8, 10, 12)
 DRAWN, ENOUGH = 400, 4  # sets of sizes that are tried, and how many with a meaning are compared
 PARTS = 2
+AXIS = Mesh.of(axis=PARTS)
 UNNAMED = "temp"
+UNTYPED = ("matrix", "indices", "number", "places", "vector", "mask", "matrices", "numbers")
+MOST_UNTYPED, MOST_CHOICES = 4, 120  # parameters for which kinds are looked for, and how many
 MOST = 4000  # combinations of layouts that are followed through an op
 
 
@@ -60,9 +67,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Derived:
-    """Everything about an op with some sizes; made when it is asked for."""
+    """Everything about an op with some sizes and these settings; made when it is asked for."""
 
     trial: Trial
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def function(self) -> IrFunction:
@@ -85,24 +93,27 @@ class Derived:
 
     @cached_property
     def layouts(self) -> list[Whole]:
-        """Empty where a statement is of a kind that has no signatures of its own."""
         return _whole_layouts(self.function)
 
     @cached_property
-    def cost(self) -> Work | None:
-        """Operations and bytes of all statements; None where one is no loop nest."""
-        computes = [op for op in self.statements if isinstance(op, Compute | Order)]
-        if len(computes) < len(self.statements):
-            return None
-        return _total(computes, _owners(self.trial.sizes))
+    def cost(self) -> Work:
+        """Operations and bytes of all statements; of a recurrence, of all its places."""
+        counted = [each for op in self.statements
+                   for each in (statements(op) if isinstance(op, Scan) else [op])]
+        return _total([op for op in counted if isinstance(op, Compute | Order)],
+                      _owners(self.trial.sizes))
 
     @cached_property
     def gradient(self) -> list[str]:
         """The statements beyond those of the op itself; `d.x` is the gradient by x. Empty where
         nothing has one."""
         backward = _backward(self.function)
+        if backward is None:
+            return []
         forward = {line for line in written(self.plain) if not line.startswith(UNNAMED)}
-        return [line for line in written(backward) if line not in forward] if backward else []
+        names = Plain(Names())
+        lines = [line for line in written(backward, names) if line not in forward]
+        return lines + list(_renamings(backward, names))
 
 
 def derive(function: Function) -> Derived | None:
@@ -135,22 +146,69 @@ def elaborated(
     function: Function, sizes: Sequence[int], length: int, *, training: bool = True
 ) -> Derived | None:
     """A function with these sizes and length of packs, in order. Nothing is computed, so they may
-    be large. A parameter without a type is a matrix, if the function can do with one."""
-    builder = Builder(function.definition.name, training=training)
+    be large. Parameters without a type are of the first kinds that the function can do with."""
     given = sample(function, sizes, length)
-    known: dict[str, object] = {**(given or _matrices(function, sizes, builder)),
-                                **elementwise(function, [sizes[0]])}
+    if given is None:
+        return _untyped(function, sizes, training=training)
+    known = {**given, **elementwise(function, [sizes[0]])}
+    made = _built(function, known, Builder(function.definition.name, training=training))
+    settings = {p.name: given[p.name] for p in function.definition.params if p.name in given}
+    return None if made is None else Derived(Trial(made, (), given), settings)
+
+
+def _built(
+    function: Function, known: Mapping[str, object], builder: Builder
+) -> IrFunction | None:
     try:
-        made = build_entry(function, Sizes(known), builder)
+        return build_entry(function, Sizes(known), builder)
     except UserError:
         return None
-    by_step = any(a.role == "step" for a in made.arguments) and given is None
-    return None if by_step else Derived(Trial(made, (), given or {}))
 
 
-def _matrices(function: Function, sizes: Sequence[int], builder: Builder) -> dict[str, object]:
-    return {param.name: builder.input(param.name, tensor("f32", (sizes[0], sizes[len(sizes) > 1])))
-            for param in function.definition.params if param.type is None and not param.default}
+def _untyped(function: Function, sizes: Sequence[int], *, training: bool) -> Derived | None:
+    """A function of tensors; one that reads the step is a schedule, which is none."""
+    params = [p.name for p in function.definition.params if p.default is None]
+    if any(p.type is not None for p in function.definition.params if p.default is None):
+        return None
+    shapes = ((sizes[0], sizes[len(sizes) > 1]), (sizes[0], sizes[0]))
+    for kinds, shape in itertools.product(_choices(len(params)), shapes):
+        builder = Builder(function.definition.name, training=training)
+        known = {name: _argument(kind, name, shape, builder)
+                 for name, kind in zip(params, kinds, strict=True)}
+        made = _built(function, known, builder)
+        roles = [] if made is None else [a.role for a in made.arguments]
+        if "step" in roles:
+            return None
+        if made is not None and "input" in roles:
+            plain = {name: known[name] for name, kind in zip(params, kinds, strict=True)
+                     if kind in ("number", "numbers")}
+            return Derived(Trial(made, (), plain), plain)
+    return None
+
+
+def _choices(count: int) -> list[tuple[str, ...]]:
+    """Kinds for so many parameters, the plainest first."""
+    if count > MOST_UNTYPED:
+        return []
+    each = itertools.product(range(len(UNTYPED)), repeat=count)
+    return [tuple(UNTYPED[k] for k in kinds) for kinds in sorted(each, key=sum)][:MOST_CHOICES]
+
+
+def _argument(kind: str, name: str, shape: tuple[int, int], builder: Builder) -> object:
+    match kind:
+        case "matrix":
+            return builder.input(name, tensor("f32", shape))
+        case "indices":
+            return builder.input(name, tensor("i64", shape))
+        case "mask":
+            return builder.input(name, tensor("bool", shape))
+        case "vector":
+            return builder.input(name, tensor("f32", shape[:1]))
+        case "places":
+            return builder.input(name, tensor("i64", shape[:1]))
+        case "matrices":
+            return [builder.input(f"{name}{n}", tensor("f32", shape)) for n in range(2)]
+    return 1 if kind == "number" else [1, 0]
 
 
 def _distinct(found: Derived) -> int:
@@ -162,12 +220,22 @@ def _distinct(found: Derived) -> int:
 # ---- statements
 
 
-def written(function: IrFunction) -> list[str]:
+def _renamings(backward: IrFunction, names: Plain) -> Iterator[str]:
+    """What is the gradient of an argument and has the name of something else."""
+    assert backward.body.last is not None
+    for argument, value in zip(
+            float_inputs(backward), backward.body.last.operands, strict=False):
+        wanted, name = f"d.{argument.value.name}", names.of(value)
+        if name != wanted and not name.startswith(f"{wanted}."):
+            yield f"{wanted} = {name}"
+
+
+def written(function: IrFunction, names: Plain | None = None) -> list[str]:
     """A function's statements in index notation."""
-    names = Plain(Names())
+    names = names or Plain(Names())
     for value in function.body.args:
         names.of(value)  # they come first
-    return [_statement(op, names) for op in function.body if not isinstance(op, Return)]
+    return [line for op in function.body for line in _lines(op, names)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +248,31 @@ class Plain:
         name = self.names[value].removeprefix("%")
         return UNNAMED + name if name[0].isdigit() else name
 
+    def same(self, value: Value, other: Value) -> None:
+        """Two values that are one to the reader."""
+        self.names[value] = self.names[other]
 
-def _statement(op: Op, names: Plain) -> str:
-    if not isinstance(op, Compute):
-        return print_op(op, locations=False)  # with `%` before names, and its types
+
+def _lines(op: Op, names: Plain) -> Iterator[str]:
+    """A statement on a line, those of a recurrence on one each."""
+    match op:
+        case Return():
+            return
+        case Scan():
+            for inner, outer in zip(op.inputs, op.operands, strict=True):
+                names.same(inner, outer)
+            for new, history, result in zip(op.news, op.histories, op.results, strict=True):
+                names.of(new)
+                names.same(history, new)
+                names.same(result, new)
+            yield from (_statement(each, names) for each in statements(op))
+        case Compute():
+            yield _statement(op, names)
+        case _:
+            yield print_op(op, locations=False)  # with `%` before names, and its types
+
+
+def _statement(op: Compute, names: Plain) -> str:
     operands = [names.of(v) for v in op.operands]
     text = print_expr(op.body, operands)
     if op.reduce:
@@ -260,24 +349,37 @@ def _whole_layouts(function: IrFunction) -> list[Whole]:
     for op in function.body:
         if isinstance(op, Return):
             return _best([_whole(state, arguments, op.operands) for state in found])
-        if not isinstance(op, Compute | Order):
-            return []
         after = [each for state in found for each in _after(op, state)]
         found = sorted(after, key=lambda state: len(state.summed))[:MOST]
     return []
 
 
-def _after(op: Compute | Order, state: _State) -> Iterator[_State]:
-    for signature in signatures(op, PARTS):
+def _after(op: Op, state: _State) -> Iterator[_State]:
+    for operands, results in _ways(op):
         entries, summed = dict(state.entries), set(state.summed)
-        for value, entry in zip(op.operands, signature.operands, strict=True):
+        for value, entry in zip(op.operands, operands, strict=True):
             if entries.setdefault(value, entry) != entry:
                 if entry != B or entries[value].kind != "P" or value.owner is None:
                     break
                 summed.add(value)
         else:
-            entries[op.result] = signature.result
+            entries.update(zip(op.results, results, strict=True))
             yield _State(entries, frozenset(summed))
+
+
+def _ways(op: Op) -> list[tuple[tuple[Sbp, ...], tuple[Sbp, ...]]]:
+    """What an op may have on one axis: of its operands, of its results."""
+    match op:
+        case Compute() | Order():
+            return [(each.operands, (each.result,)) for each in signatures(op, PARTS)]
+        case Scan():
+            return [(_entries(laid.operands), _entries(laid.results))
+                    for laid in scan_forms(op, AXIS, small=True)]
+    return [((B,) * len(op.operands), (B,) * len(op.results))]
+
+
+def _entries(layouts: Sequence[Layout]) -> tuple[Sbp, ...]:
+    return tuple(layout["axis"] for layout in layouts)
 
 
 def _whole(state: _State, arguments: Sequence[Value], results: Sequence[Value]) -> Whole:

@@ -177,11 +177,12 @@ def _indented(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def signature(found: Derived) -> str:
-    """The tensors with the sizes for which layouts and gradients are shown."""
+    """The tensors and settings for which layouts and gradients are shown."""
     given = [f"{v.name}: {v.type}" for v in found.arguments]
+    given += [f"{name} = {value}" for name, value in found.settings.items()]
     last = found.function.body.last
     assert isinstance(last, Return)
-    return f"{', '.join(given) or 'no tensors'} -> {', '.join(str(v.type) for v in last.values)}"
+    return f"{', '.join(given)} -> {', '.join(str(v.type) for v in last.values)}"
 
 
 def layouts(found: Derived) -> list[str]:
@@ -203,8 +204,7 @@ def _row(row: Whole, found: Derived) -> str:
 
 def cost(found: Derived) -> str:
     """Capital letters are the sizes of the signature, small ones those of index variables."""
-    work = found.cost
-    return "not a loop nest" if work is None else f"{work.flops} operations, {work.bytes} bytes"
+    return f"{found.cost.flops} operations, {found.cost.bytes} bytes"
 
 
 # ---- the document

@@ -10,7 +10,7 @@ as they may be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,10 @@ class Sample:
     call: str
     results: tuple[Array, ...]
 
+    @property
+    def is_finite(self) -> bool:
+        return all(np.all(np.isfinite(r)) for r in self.results)
+
     def __str__(self) -> str:
         given = [f"{name} = {text(array)}" for name, array in self.inputs.items()]
         return "\n".join([*given, f"{self.call} = {', '.join(map(text, self.results))}"])
@@ -60,11 +64,9 @@ def sample_of(function: Function) -> Sample | None:
     if not found:
         return None
     made, call = min(found, key=lambda each: _tedium(each[0]))
-    for digits in (1, 2, 3):
-        sample = _with_numbers(function, made, call, digits)
-        if sample is not None:
-            return sample
-    return None
+    samples = (_with_numbers(function, made, call, digits) for digits in (1, 2, 3))
+    known = [each for each in samples if each is not None]
+    return next((each for each in known if each.is_finite), known[0] if known else None)
 
 
 def _drawn(function: Function) -> list[tuple[IrFunction, str]]:
@@ -79,7 +81,8 @@ def _sized(function: Function, sizes: Any, length: int) -> tuple[IrFunction, str
     found = elaborated(function, sizes, length, training=False)
     if found is None or not all(v.type.elements for v in _values(found.function)):
         return None
-    return found.function, _call(function, found.trial.sizes)
+    names = {a.value.name for a in found.function.arguments}
+    return found.function, _call(function, found.trial.sizes, names)
 
 
 def _values(function: IrFunction) -> list[Value]:
@@ -95,18 +98,20 @@ def _tedium(function: IrFunction) -> int:
     return abs(sum(v.type.elements for v in values) - WANTED) + 3 * ones
 
 
-def _call(function: Function, settings: Mapping[str, object]) -> str:
+def _call(function: Function, settings: Mapping[str, object], inputs: Collection[str]) -> str:
     """Tensors by their place, settings by name; keys and what has a default are left out."""
     places, named = [], []
     for param in function.definition.params:
         if param.default is not None or kind_of(param, function.scope) == "Key":
             continue
+        several = [name for name in (f"{param.name}0", f"{param.name}1") if name in inputs]
+        tensors = param.name if param.name in inputs else f"[{', '.join(several)}]"
         if param.name in settings:
             named.append(f"{param.name}={settings[param.name]}")
         elif named:
-            named.append(f"{param.name}={param.name}")
+            named.append(f"{param.name}={tensors}")
         else:
-            places.append(param.name)
+            places.append(tensors)
     return f"{function.definition.name}({', '.join([*places, *named])})"
 
 
@@ -123,8 +128,7 @@ def _with_numbers(
         results = run(call, inputs, function.scope)
     except UserError:
         return None
-    sound = all(np.all(np.isfinite(r)) for r in results if r.dtype.kind == "f")
-    return Sample(inputs, call, tuple(results)) if sound else None
+    return Sample(inputs, call, tuple(results))
 
 
 def run(call: str, inputs: Mapping[str, Array], scope: Scope) -> list[Array]:
