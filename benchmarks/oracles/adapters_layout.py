@@ -190,10 +190,3 @@ def _flipud(x: Operand) -> str:
 def _arange(*numbers: Any, dtype: Any = None, **_: Any) -> str:
     made = f"arange({', '.join(str(n) for n in numbers if n is not None)})"
     return made if dtype is None else f"{dtype_name(dtype)}({made})"
-
-
-@adapter("index_select")
-def _index_select(x: Operand, dim: int, index: Operand) -> str:
-    if x.ndim == 0 or index.ndim != 1:
-        raise Unsupported("rows are selected of a tensor with dimensions, by a list of places")
-    return f"{x}[{', '.join([*[':'] * (dim % x.ndim), str(index)])}]"

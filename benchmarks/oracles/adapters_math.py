@@ -4,63 +4,67 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, adapter, dtype_name, last
+from benchmarks.oracles.contract import Operand, Unsupported, adapter, dtype_name
 
-SAME = (
+UNARY = (
     "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "tanh", "erf", "floor", "ceil", "trunc", "sign", "isnan", "isinf", "isfinite",
-    "square", "reciprocal", "exp2", "log2", "log10", "sigmoid", "abs", "neg",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "trunc",
+    "sign", "isnan", "isinf", "isfinite", "square", "reciprocal", "exp2", "log2", "log10",
+    "sigmoid", "abs", "deg2rad", "rad2deg", "sinc", "frac", "logical_not", "bitwise_not",
+    "zeros_like", "ones_like",
 )
-for _name in SAME:
-    _ours = {"neg": "-{}"}.get(_name, _name + "({})")
-    adapter(_name)(lambda x, ours=_ours: ours.format(x))
-
-ACTIVATIONS = {
-    "relu": "relu", "relu6": "relu6", "selu": "selu", "silu": "silu", "mish": "mish",
-    "softsign": "softsign", "hardsigmoid": "hard_sigmoid", "hardswish": "hard_swish",
-    "logsigmoid": "log_sigmoid",
-}  # fmt: skip
-for _name, _function in ACTIVATIONS.items():
-    adapter(f"nn.functional.{_name}")(
-        lambda x, inplace=False, function=_function: f"{function}({x})")
+for _name in UNARY:
+    adapter(_name)(lambda x, function=_name, **_: f"{function}({x})")
 
 BINARY = {
-    "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "true_divide": "/", "div.no_rounding_mode": "/", "floor_divide": "//", "remainder": "%",
-    "pow": "**",
+    "mul": "{} * {}", "eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}",
+    "gt": "{} > {}", "ge": "{} >= {}", "true_divide": "{} / {}", "floor_divide": "{} // {}",
+    "remainder": "{} % {}", "pow": "{} ** {}", "div.no_rounding_mode": "{} / {}",
+    "div.floor_rounding": 'div({}, {}, "floor")', "div.trunc_rounding": 'div({}, {}, "trunc")',
+    "max.binary": "maximum({}, {})", "min.binary": "minimum({}, {})",
 }  # fmt: skip
-for _name, _sign in BINARY.items():
-    adapter(_name)(lambda x, y, rounding_mode=None, sign=_sign: f"{x} {sign} {y}")
+BINARY |= {name: name + "({}, {})" for name in (
+    "maximum", "minimum", "fmax", "fmin", "fmod", "hypot", "logaddexp", "logaddexp2", "atan2",
+    "copysign", "heaviside", "xlogy", "float_power", "logical_and", "logical_or", "logical_xor",
+    "bitwise_and", "bitwise_or", "bitwise_xor",
+)}
+for _name, _text in BINARY.items():
+    adapter(_name)(lambda x, y, rounding_mode=None, text=_text: text.format(x, y))
+
+
+@adapter("neg")
+def _neg(x: Operand) -> str:
+    return f"-{x}"
 
 
 @adapter("add")
 def _add(x: Any, y: Any, alpha: float = 1) -> str:
-    return f"{x} + {y}" if alpha == 1 else f"{x} + {alpha} * {y}"
+    return f"{x} + {y}" if alpha == 1 else f"add({x}, {y}, {alpha})"
 
 
 @adapter("sub")
 def _sub(x: Any, y: Any, alpha: float = 1) -> str:
-    return f"{x} - {y}" if alpha == 1 else f"{x} - {alpha} * {y}"
+    return f"{x} - {y}" if alpha == 1 else f"sub({x}, {y}, {alpha})"
 
 
-@adapter("maximum", "max.binary")
-def _maximum(x: Operand, y: Operand) -> str:
-    return f"max({x}, {y})"
+@adapter("rsub")
+def _rsub(x: Any, y: Any, alpha: float = 1) -> str:
+    return f"{y} - {x}" if alpha == 1 else f"sub({y}, {x}, {alpha})"
 
 
-@adapter("minimum", "min.binary")
-def _minimum(x: Operand, y: Operand) -> str:
-    return f"min({x}, {y})"
+@adapter("addcdiv")
+def _addcdiv(x: Operand, a: Operand, b: Operand, *, value: Any = 1) -> str:
+    return f"addcdiv({x}, {a}, {b}, {value})"
 
 
-@adapter("hypot")
-def _hypot(x: Operand, y: Operand) -> str:
-    return f"hypot({x}, {y})"
+@adapter("addcmul")
+def _addcmul(x: Operand, a: Operand, b: Operand, *, value: Any = 1) -> str:
+    return f"addcmul({x}, {a}, {b}, {value})"
 
 
-@adapter("logaddexp")
-def _logaddexp(x: Operand, y: Operand) -> str:
-    return f"logaddexp({x}, {y})"
+@adapter("round", "round.decimals_0", "round.decimals_3", "round.decimals_neg_3")
+def _round(x: Operand, decimals: int = 0) -> str:
+    return f"round({x}, {decimals})" if decimals else f"round({x})"
 
 
 @adapter("where")
@@ -75,50 +79,60 @@ def _lerp(a: Operand, b: Any, t: Any) -> str:
 
 @adapter("clamp")
 def _clamp(x: Operand, low: Any = None, high: Any = None, **named: Any) -> str:
-    low, high = named.get("min", low), named.get("max", high)
-    if high is None:
-        return f"max({x}, {low})"
-    return f"min({x}, {high})" if low is None else f"clamp({x}, {low}, {high})"
+    return f"clamp({x}, {named.get('min', low)}, {named.get('max', high)})"
 
 
-@adapter("nn.functional.gelu")
-def _gelu(x: Operand, approximate: str = "none") -> str:
-    return f"gelu({x})" if approximate == "none" else f"gelu_tanh({x})"
+@adapter("clamp_min")
+def _clamp_min(x: Operand, low: Any) -> str:
+    return f"clamp({x}, {low})"
 
 
-@adapter("nn.functional.leaky_relu")
-def _leaky_relu(x: Operand, negative_slope: float = 0.01, inplace: bool = False) -> str:
-    return f"leaky_relu({x}, {negative_slope})"
+@adapter("clamp_max")
+def _clamp_max(x: Operand, high: Any) -> str:
+    return f"clamp({x}, high={high})"
 
 
-@adapter("nn.functional.elu")
-def _elu(x: Operand, alpha: float = 1.0, inplace: bool = False) -> str:
-    return f"elu({x}, {alpha})"
+@adapter("nan_to_num")
+def _nan_to_num(x: Operand, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> str:
+    return f"nan_to_num({x}, {float(nan or 0)}, {posinf}, {neginf})"
 
 
-@adapter("nn.functional.softplus")
-def _softplus(x: Operand, beta: float = 1, threshold: float = 20) -> str:
-    if (beta, threshold) != (1, 20):
-        return f"softplus({beta} * {x}) / {beta}"
-    return f"softplus({x})"
+@adapter("isclose")
+def _isclose(x: Operand, y: Operand, rtol: float = 1e-5, atol: float = 1e-8,
+             equal_nan: bool = False) -> str:
+    return f"isclose({x}, {y}, {float(rtol)}, {float(atol)}, {equal_nan})"
 
 
 @adapter("logit")
 def _logit(x: Operand, eps: float | None = None) -> str:
-    return f"logit({x})" if eps is None else f"logit(clamp({x}, {eps}, {1 - eps}))"
+    return f"logit({x}, {eps})"
+
+
+@adapter("full_like")
+def _full_like(x: Operand, value: Any, dtype: Any = None, **_: Any) -> str:
+    made = f"full_like({x}, {value})"
+    return made if dtype is None else f"full({list(x.shape)}, {value}, {dtype_name(dtype)})"
+
+
+@adapter("frexp")
+def _frexp(x: Operand) -> str:
+    raise Unsupported("the bits of a float are not for programs: use log2 and floor")
 
 
 # ---- reductions
 
 
+def _axis(dim: Any) -> Any:
+    """Torch's "all axes" is an empty list, too."""
+    return None if isinstance(dim, list | tuple) and not dim else (
+        list(dim) if isinstance(dim, tuple) else dim)
+
+
 def _reduce(name: str) -> Any:
     def write(x: Operand, dim: Any = None, keepdim: bool = False, dtype: Any = None, **_: Any
               ) -> str:
-        dim = None if isinstance(dim, list | tuple) and not dim else dim
         given = x if dtype is None else f"{dtype_name(dtype)}({x})"
-        if x.ndim == 0:
-            return f"{name}({given})"
-        return f"{name}({given}, axis={dim}, keepdims={keepdim})"
+        return f"{name}({given}, axis={_axis(dim)}, keepdims={keepdim})"
 
     return write
 
@@ -127,16 +141,66 @@ for _theirs, _ours in {
     "sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "any": "any", "all": "all",
     "prod": "prod", "argmax": "argmax", "argmin": "argmin", "logsumexp": "logsumexp",
     "max.reduction_no_dim": "max", "min.reduction_no_dim": "min",
+    "count_nonzero": "count_nonzero",
 }.items():  # fmt: skip
     adapter(_theirs)(_reduce(_ours))
 
 
-@adapter("softmax")
-def _softmax(x: Operand, dim: int, dtype: Any = None) -> str:
-    return last(x, dim, "softmax({})")
+def _extreme(name: str) -> Any:
+    """The extremum whose gradient goes to one element, and its place."""
+
+    def write(x: Operand, dim: int, keepdim: bool = False) -> str:
+        place = f"k = arg{name}({x}, axis={dim}, keepdims=True)"
+        kept = "" if keepdim else f", axis={dim}"
+        if x.ndim == 0:
+            return f"return {x}, i64(0 * {x})"
+        shape = "v, k" if keepdim else f"squeeze(v{kept}), squeeze(k{kept})"
+        return f"{place}\nv = gather({x}, k, {dim})\nreturn {shape}"
+
+    return write
 
 
-@adapter("log_softmax")
-def _log_softmax(x: Operand, dim: int, dtype: Any = None) -> str:
-    return last(x, dim, "log_softmax({})")
+adapter("max.reduction_with_dim")(_extreme("max"))
+adapter("min.reduction_with_dim")(_extreme("min"))
 
+
+def _moments(name: str) -> Any:
+    def write(x: Operand, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *,
+              correction: Any = None) -> str:
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        count = correction if correction is not None else 1 if unbiased in (None, True) else 0
+        return f"{name}({x}, axis={_axis(dim)}, keepdims={keepdim}, correction={count})"
+
+    return write
+
+
+for _name in ("var", "std", "var_mean", "std_mean"):
+    adapter(_name, f"{_name}.unbiased")(_moments(_name))
+
+
+@adapter("norm", "linalg.vector_norm")
+def _norm(x: Operand, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None,
+          **named: Any) -> str:
+    given = x if dtype is None else f"{dtype_name(dtype)}({x})"
+    power = named.get("ord", p)
+    if power in ("fro", None):
+        power = 2
+    if power == "nuc":
+        raise Unsupported("a nuclear norm needs singular values")
+    return f"norm({given}, axis={_axis(dim)}, keepdims={keepdim}, p={power})"
+
+
+for _name in ("cumsum", "cumprod", "logcumsumexp"):
+    adapter(_name)(lambda x, dim, dtype=None, function=_name: (
+        f"{function}({x if dtype is None else f'{dtype_name(dtype)}({x})'}, axis={dim})"))
+
+
+@adapter("cummax")
+def _cummax(x: Operand, dim: int) -> str:
+    return f"cummax({x}, axis={dim})"
+
+
+@adapter("cummin")
+def _cummin(x: Operand, dim: int) -> str:
+    return f"cummin({x}, axis={dim})"

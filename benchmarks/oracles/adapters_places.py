@@ -1,0 +1,160 @@
+"""Adapters of operators that read and write at places: gather, scatter, sort, diagonals, copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.oracles.contract import Operand, Unsupported, adapter
+
+
+@adapter("gather")
+def _gather(x: Operand, dim: int, index: Operand) -> str:
+    return f"gather({x}, {index}, {dim})"
+
+
+@adapter("take_along_dim")
+def _take_along(x: Operand, index: Operand, dim: Any = None) -> str:
+    return f"take_along_axis({x}, {index}, {dim})"
+
+
+@adapter("scatter")
+def _scatter(x: Operand, dim: int, index: Operand, source: Any, *, reduce: Any = None) -> str:
+    if reduce == "multiply":
+        raise Unsupported("scatter multiplies nothing: it writes, or adds as scatter_add")
+    name = "scatter" if reduce is None else "scatter_add"
+    return f"{name}({x}, {index}, {source}, {dim})"
+
+
+@adapter("scatter_add")
+def _scatter_add(x: Operand, dim: int, index: Operand, source: Operand) -> str:
+    return f"scatter_add({x}, {index}, {source}, {dim})"
+
+
+@adapter("index_select")
+def _index_select(x: Operand, dim: int, index: Operand) -> str:
+    return f"index_select({x}, {index}, {dim})"
+
+
+@adapter("index_add")
+def _index_add(x: Operand, dim: int, index: Operand, source: Operand, *, alpha: Any = 1) -> str:
+    return f"index_add({x}, {index}, {source}, {dim}, {alpha})"
+
+
+@adapter("masked_fill")
+def _masked_fill(x: Operand, mask: Operand, value: Any) -> str:
+    return f"masked_fill({x}, {mask}, {value})"
+
+
+@adapter("nn.functional.one_hot")
+def _one_hot(ids: Operand, num_classes: int = -1) -> str:
+    if num_classes == -1:
+        raise Unsupported("how many classes there are is known when compiling")
+    return f"one_hot({ids}, {num_classes})"
+
+
+@adapter("nn.functional.embedding")
+def _embedding(table_or_ids: Operand, other: Operand, padding_idx: Any = None,
+               max_norm: Any = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+               sparse: bool = False) -> str:
+    ids, table = (other, table_or_ids) if table_or_ids.is_float else (table_or_ids, other)
+    if max_norm is not None:
+        raise Unsupported("embedding renormalises no rows: its table is not changed")
+    if scale_grad_by_freq:
+        raise Unsupported("a gradient is that of the value: nothing scales it by frequency")
+    if padding_idx is None:
+        return f"embedding({ids}, {table})"
+    return f"embedding({ids}, {table}, {padding_idx % table.shape[0]})"
+
+
+@adapter("tril")
+def _tril(x: Operand, diagonal: int = 0) -> str:
+    return f"tril({x}, {diagonal})"
+
+
+@adapter("triu")
+def _triu(x: Operand, diagonal: int = 0) -> str:
+    return f"triu({x}, {diagonal})"
+
+
+@adapter("diag")
+def _diag(x: Operand, diagonal: int = 0) -> str:
+    return f"diag({x}, {diagonal})"
+
+
+@adapter("diagonal")
+def _diagonal(x: Operand, offset: int = 0, dim1: int = 0, dim2: int = 1) -> str:
+    return f"diagonal({x}, {offset}, {dim1}, {dim2})"
+
+
+@adapter("trace")
+def _trace(x: Operand) -> str:
+    return f"trace({x})"
+
+
+@adapter("sort")
+def _sort(x: Operand, dim: int = -1, descending: bool = False, *, stable: Any = None) -> str:
+    if isinstance(dim, bool):
+        dim, descending = -1, dim
+    if x.ndim == 0:
+        return f"return {x}, i64(0 * {x})"
+    return f"values, places = sort({x}, axis={dim}, descending={descending})\nreturn values, places"
+
+
+@adapter("argsort")
+def _argsort(x: Operand, dim: int = -1, descending: bool = False, *, stable: Any = None) -> str:
+    return f"argsort({x}, axis={dim}, descending={descending})"
+
+
+@adapter("msort")
+def _msort(x: Operand) -> str:
+    return f"sort({x}, axis=0)[0]"
+
+
+@adapter("topk")
+def _topk(x: Operand, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> str:
+    if x.ndim == 0:
+        return f"return {x}, i64(0 * {x})"
+    return f"values, places = topk({x}, {k}, axis={dim}, largest={largest})\nreturn values, places"
+
+
+@adapter("kthvalue")
+def _kth(x: Operand, k: int, dim: int = -1, keepdim: bool = False) -> str:
+    if x.ndim == 0:
+        return f"return {x}, i64(0 * {x})"
+    cut = [":"] * (dim % x.ndim) + [f"{k - 1}:{k}" if keepdim else str(k - 1)]
+    place = f"[{', '.join(cut)}]"
+    return f"values, places = sort({x}, axis={dim})\nreturn values{place}, places{place}"
+
+
+@adapter("roll")
+def _roll(x: Operand, shifts: Any, dims: Any = None) -> str:
+    shifts = list(shifts) if isinstance(shifts, tuple) else shifts
+    return f"roll({x}, {shifts}, {list(dims) if isinstance(dims, tuple) else dims})"
+
+
+@adapter("repeat")
+def _repeat(x: Operand, *counts: Any) -> str:
+    return f"repeat({x}, {list(counts[0] if isinstance(counts[0], list | tuple) else counts)})"
+
+
+@adapter("tile")
+def _tile(x: Operand, *counts: Any) -> str:
+    return f"tile({x}, {list(counts[0] if isinstance(counts[0], list | tuple) else counts)})"
+
+
+@adapter("repeat_interleave")
+def _interleave(x: Operand, repeats: Any, dim: Any = None, **_: Any) -> str:
+    if isinstance(repeats, Operand):
+        raise Unsupported("how often an element is repeated is known when compiling")
+    return f"repeat_interleave({x}, {repeats}, {dim})"
+
+
+for _name in ("hstack", "vstack", "dstack"):
+    adapter(_name)(lambda tensors, function=_name: f"{function}({list(tensors)})")
+
+
+@adapter("meshgrid.list_of_tensors")
+def _meshgrid(tensors: list[Operand], indexing: str = "ij") -> str:
+    names = ", ".join(f"y{n}" for n in range(len(tensors)))
+    call = f'meshgrid({list(tensors)}, "{indexing}")'
+    return f"{names} = {call}\nreturn {names}" if len(tensors) > 1 else f"{call}[0]"

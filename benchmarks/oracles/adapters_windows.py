@@ -1,0 +1,122 @@
+"""Adapters of convolutions, pools, interpolation and borders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.oracles.contract import Operand, Unsupported, adapter
+
+
+def setting(value: Any) -> str:
+    """A number, a list of them, or a word."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(list(value) if isinstance(value, list | tuple) else value)
+
+
+def _conv(name: str) -> Any:
+    def write(x: Operand, w: Operand, b: Operand | None = None, stride: Any = 1,
+              padding: Any = 0, dilation: Any = 1, groups: int = 1) -> str:
+        return (f"{name}({x}, {w}, {b}, {setting(stride)}, {setting(padding)}, "
+                f"{setting(dilation)}, {groups})")
+
+    return write
+
+
+def _conv_transpose(name: str) -> Any:
+    def write(x: Operand, w: Operand, b: Operand | None = None, stride: Any = 1,
+              padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1
+              ) -> str:
+        return (f"{name}({x}, {w}, {b}, {setting(stride)}, {setting(padding)}, "
+                f"{setting(output_padding)}, {groups}, {setting(dilation)})")
+
+    return write
+
+
+def _max_pool(name: str) -> Any:
+    def write(x: Operand, kernel_size: Any, stride: Any = None, padding: Any = 0,
+              dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False) -> str:
+        if return_indices:
+            raise Unsupported("a pool gives no places of its largest elements")
+        return (f"{name}({x}, {setting(kernel_size)}, {setting(stride)}, {setting(padding)}, "
+                f"{setting(dilation)}, {ceil_mode})")
+
+    return write
+
+
+def _avg_pool(name: str) -> Any:
+    def write(x: Operand, kernel_size: Any, stride: Any = None, padding: Any = 0,
+              ceil_mode: bool = False, count_include_pad: bool = True,
+              divisor_override: Any = None) -> str:
+        more = "" if name == "avg_pool1d" else f", {divisor_override}"
+        return (f"{name}({x}, {setting(kernel_size)}, {setting(stride)}, {setting(padding)}, "
+                f"{ceil_mode}, {count_include_pad}{more})")
+
+    return write
+
+
+def _adaptive(name: str) -> Any:
+    def write(x: Operand, output_size: Any, return_indices: bool = False) -> str:
+        if return_indices:
+            raise Unsupported("a pool gives no places of its largest elements")
+        return f"{name}({x}, {setting(output_size)})"
+
+    return write
+
+
+for _axes in (1, 2, 3):
+    adapter(f"nn.functional.conv{_axes}d")(_conv(f"conv{_axes}d"))
+    adapter(f"nn.functional.conv_transpose{_axes}d")(_conv_transpose(f"conv_transpose{_axes}d"))
+    adapter(f"nn.functional.max_pool{_axes}d")(_max_pool(f"max_pool{_axes}d"))
+    adapter(f"nn.functional.avg_pool{_axes}d")(_avg_pool(f"avg_pool{_axes}d"))
+    adapter(f"nn.functional.adaptive_avg_pool{_axes}d")(_adaptive(f"adaptive_avg_pool{_axes}d"))
+    adapter(f"nn.functional.adaptive_max_pool{_axes}d")(_adaptive(f"adaptive_max_pool{_axes}d"))
+
+
+@adapter("nn.functional.pixel_shuffle")
+def _pixel_shuffle(x: Operand, factor: int) -> str:
+    return f"pixel_shuffle({x}, {factor})"
+
+
+@adapter("nn.functional.pixel_unshuffle")
+def _pixel_unshuffle(x: Operand, factor: int) -> str:
+    return f"pixel_unshuffle({x}, {factor})"
+
+
+@adapter("nn.functional.channel_shuffle")
+def _channel_shuffle(x: Operand, groups: int) -> str:
+    return f"channel_shuffle({x}, {groups})"
+
+
+@adapter("nn.functional.unfold")
+def _unfold(x: Operand, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+            ) -> str:
+    return (f"unfold({x}, {setting(kernel_size)}, {setting(dilation)}, {setting(padding)}, "
+            f"{setting(stride)})")
+
+
+@adapter("nn.functional.interpolate.nearest", "nn.functional.interpolate.bilinear",
+         "nn.functional.interpolate.linear", "nn.functional.interpolate.trilinear",
+         "nn.functional.interpolate.nearest-exact", "nn.functional.interpolate.bicubic")
+def _interpolate(x: Operand, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+                 align_corners: Any = None, recompute_scale_factor: Any = None) -> str:
+    return (f'interpolate({x}, {setting(size)}, {setting(scale_factor)}, "{mode}", '
+            f"{bool(align_corners)})")
+
+
+@adapter("nn.functional.upsample_nearest")
+def _upsample_nearest(x: Operand, size: Any = None, scale_factor: Any = None) -> str:
+    return _interpolate(x, size, scale_factor, "nearest")
+
+
+@adapter("nn.functional.upsample_bilinear")
+def _upsample_bilinear(x: Operand, size: Any = None, scale_factor: Any = None) -> str:
+    return _interpolate(x, size, scale_factor, "bilinear", True)
+
+
+@adapter("nn.functional.pad.constant", "nn.functional.pad.reflect", "nn.functional.pad.replicate",
+         "nn.functional.pad.circular")
+def _pad(x: Operand, pad: Any, mode: str = "constant", value: Any = None) -> str:
+    pairs = [[pad[n], pad[n + 1]] for n in range(0, len(pad), 2)][::-1]
+    widths = [[0, 0]] * (x.ndim - len(pairs)) + pairs
+    return f'pad({x}, {widths}, {value or 0}, "{mode}")'
