@@ -151,7 +151,7 @@ def _statement(
     for each in reads[1:]:
         product = elements.apply("mul", [product, each], span)
     reduced = [names[label] for label in others]
-    body = summable("sum", product) if reduced else product
+    body = summable("sum", product, widened=len(factors) == 1) if reduced else product
     return builder.emit(
         body, [(names[label], size) for label, size in zip(labels, sizes, strict=True)],
         [(names[label],) for label in output], reduce="sum" if reduced else "", reduced=reduced)

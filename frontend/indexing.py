@@ -247,7 +247,7 @@ def _reduce(
     if kind in ("argmax", "argmin") and len(reduced) != 1:
         raise fail(f"'{kind}' reduces one index and gives its place", span,
                    help="write the tensor flat first: f[(i, j)] = x[i, j]")
-    body = summable(kind, element)
+    body = summable(kind, element, widened=False)
     if not reduced:  # packs without dimensions: there is one element, or none
         return body if guard is None else _one_or_none(kind, body, guard, span)
     dtype = "i64" if kind.startswith("arg") else body.dtype

@@ -161,7 +161,7 @@ def matmul(a: Tensor, b: Tensor, builder: Builder, span: Span) -> Tensor:
     ]
     ranges = tuple(zip(names, (*shape, inner), strict=True))
     product = elements.apply("mul", factors, span)
-    return builder.emit(summable("sum", product), ranges, [(n,) for n in names[:-1]],
+    return builder.emit(summable("sum", product, widened=False), ranges, [(n,) for n in names[:-1]],
                         reduce="sum", reduced=(names[-1],))
 
 
@@ -197,7 +197,7 @@ def reduce(
         [dim for dim in dims if dim or keepdims],
         reduce=kind, reduced=[names[d] for d in gone],
         dtype="i64" if kind.startswith("arg") else None,
-    ) if gone else x
+    ) if gone else Tensor(x.shape, summable(kind, x.element))
     return result
 
 
@@ -224,11 +224,13 @@ def read_over(x: Tensor, names: Sequence[str]) -> Element:
     return Element(elements.substituted(x.element.expr, renamed), x.dtype, x.element.level)
 
 
-def summable(kind: str, element: Element) -> Element:
-    """The body of a reduction: sums of bools and small integers are i64, as in PyTorch."""
+def summable(kind: str, element: Element, *, widened: bool = True) -> Element:
+    """The body of a reduction: sums of bools are i64 and, unless the statement says what is summed
+    (`widened` is false), those of small integers too, as in PyTorch."""
     if kind in ("any", "all") and element.dtype != "bool":
         return elements.apply("ne", [element, weak(0)], _NOWHERE)
-    if kind in ("sum", "prod") and not is_float(element.dtype) and element.dtype != "i64":
+    small = element.dtype == "bool" or (widened and element.dtype != "i64")
+    if kind in ("sum", "prod") and not is_float(element.dtype) and small:
         return elements.cast("i64", element)
     return element
 

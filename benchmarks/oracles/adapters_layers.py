@@ -63,8 +63,8 @@ def _threshold(x: Operand, threshold: float, value: float, inplace: bool = False
 
 
 @adapter("nn.functional.prelu")
-def _prelu(x: Operand, w: Operand) -> str:
-    return f"prelu({x}, {w})"
+def _prelu(x: Operand, weight: Operand) -> str:
+    return f"prelu({x}, {weight})"
 
 
 @adapter("nn.functional.glu")

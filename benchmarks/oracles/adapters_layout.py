@@ -116,9 +116,10 @@ def _tensor_split(x: Operand, parts: Any, dim: int = 0) -> str:
     length = x.shape[dim]
     if isinstance(parts, int):
         places = [n * (length // parts) + min(n, length % parts) for n in range(1, parts)]
-    elif isinstance(parts, Operand):
-        raise Unsupported("where a tensor is split is known when compiling")
     else:
+        parts = parts.value.tolist() if isinstance(parts, Operand) else parts
+        if isinstance(parts, int):
+            return _tensor_split(x, parts, dim)
         places = [min(length, p if p >= 0 else p + length) for p in parts]
     ends = [0, *places, length]
     return _pieces(x, [max(0, b - a) for a, b in pairwise(ends)], dim)
@@ -137,8 +138,7 @@ def _select(x: Operand, dim: int, index: int) -> str:
 
 @adapter("narrow")
 def _narrow(x: Operand, dim: int, start: Any, length: int) -> str:
-    if isinstance(start, Operand):
-        raise Unsupported("where a slice begins is known when compiling")
+    start = int(start.value) if isinstance(start, Operand) else start  # known when compiling
     at, first = dim % x.ndim, start % max(1, x.shape[dim]) if start < 0 else start
     return f"{x}[{', '.join([*[':'] * at, f'{first}:{first + length}'])}]"
 
@@ -187,6 +187,7 @@ def _flipud(x: Operand) -> str:
 
 
 @adapter("arange")
-def _arange(*numbers: Any, dtype: Any = None, **_: Any) -> str:
-    made = f"arange({', '.join(str(n) for n in numbers if n is not None)})"
+def _arange(*numbers: Any, dtype: Any = None, end: Any = None, **_: Any) -> str:
+    given = [int(n) if isinstance(n, bool) else n for n in (*numbers, end) if n is not None]
+    made = f"arange({', '.join(map(str, given))})"
     return made if dtype is None else f"{dtype_name(dtype)}({made})"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, adapter, dtype_name
+import torch
+
+from benchmarks.oracles.contract import Operand, Unsupported, adapter, dtype_name, oracle
 
 UNARY = (
     "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "trunc",
     "sign", "isnan", "isinf", "isfinite", "square", "reciprocal", "exp2", "log2", "log10",
     "sigmoid", "abs", "deg2rad", "rad2deg", "sinc", "frac", "logical_not", "bitwise_not",
-    "zeros_like", "ones_like",
 )
 for _name in UNARY:
     adapter(_name)(lambda x, function=_name, **_: f"{function}({x})")
@@ -68,8 +69,18 @@ def _round(x: Operand, decimals: int = 0) -> str:
 
 
 @adapter("where")
-def _where(condition: Operand, x: Any, y: Any) -> str:
+def _where(x: Any, condition: Operand, y: Any) -> str:
     return f"where({condition}, {x}, {y})"
+
+
+@adapter("zeros_like")
+def _zeros_like(x: Operand, dtype: Any = None, **_: Any) -> str:
+    return f"zeros_like({x})" if dtype is None else f"zeros_like({dtype_name(dtype)}({x}))"
+
+
+@adapter("ones_like")
+def _ones_like(x: Operand, dtype: Any = None, **_: Any) -> str:
+    return f"ones_like({x})" if dtype is None else f"ones_like({dtype_name(dtype)}({x}))"
 
 
 @adapter("lerp")
@@ -122,19 +133,26 @@ def _frexp(x: Operand) -> str:
 # ---- reductions
 
 
-def _axis(dim: Any) -> Any:
-    """Torch's "all axes" is an empty list, too."""
-    return None if isinstance(dim, list | tuple) and not dim else (
-        list(dim) if isinstance(dim, tuple) else dim)
+def _axis(x: Operand, dim: Any) -> Any:
+    """Torch's "all axes" is an empty list, too; a tensor without dimensions has axis 0 there."""
+    if x.ndim == 0 or (isinstance(dim, list | tuple) and not dim):
+        return None
+    return list(dim) if isinstance(dim, tuple) else dim
 
 
 def _reduce(name: str) -> Any:
     def write(x: Operand, dim: Any = None, keepdim: bool = False, dtype: Any = None, **_: Any
               ) -> str:
         given = x if dtype is None else f"{dtype_name(dtype)}({x})"
-        return f"{name}({given}, axis={_axis(dim)}, keepdims={keepdim})"
+        if x.ndim == 0:
+            return f"{name}({given})"
+        return f"{name}({given}, axis={_axis(x, dim)}, keepdims={keepdim})"
 
     return write
+
+
+oracle("any")(lambda x, *args, **kwargs: torch.any(x != 0, *args, **kwargs))  # u8 gives u8 there
+oracle("all")(lambda x, *args, **kwargs: torch.all(x != 0, *args, **kwargs))
 
 
 for _theirs, _ours in {
@@ -170,7 +188,7 @@ def _moments(name: str) -> Any:
         if isinstance(dim, bool):
             dim, unbiased = None, dim
         count = correction if correction is not None else 1 if unbiased in (None, True) else 0
-        return f"{name}({x}, axis={_axis(dim)}, keepdims={keepdim}, correction={count})"
+        return f"{name}({x}, axis={_axis(x, dim)}, keepdims={keepdim}, correction={count})"
 
     return write
 
@@ -188,12 +206,17 @@ def _norm(x: Operand, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype:
         power = 2
     if power == "nuc":
         raise Unsupported("a nuclear norm needs singular values")
-    return f"norm({given}, axis={_axis(dim)}, keepdims={keepdim}, p={power})"
+    return f"norm({given}, axis={_axis(x, dim)}, keepdims={keepdim}, p={power})"
 
 
 for _name in ("cumsum", "cumprod", "logcumsumexp"):
-    adapter(_name)(lambda x, dim, dtype=None, function=_name: (
-        f"{function}({x if dtype is None else f'{dtype_name(dtype)}({x})'}, axis={dim})"))
+    def _running(x: Operand, dim: int, dtype: Any = None, function: str = _name) -> str:
+        given = f"{x}" if dtype is None else f"{dtype_name(dtype)}({x})"
+        if x.ndim == 0:
+            return f"{function}({given}[None], axis=0)[0]"
+        return f"{function}({given}, axis={dim})"
+
+    adapter(_name)(_running)
 
 
 @adapter("cummax")

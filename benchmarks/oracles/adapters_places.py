@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, adapter
+import torch
+
+from benchmarks.oracles.contract import Operand, Unsupported, adapter, oracle
+
+
+def _in_places(text: str, x: Operand, *others: Any) -> str:
+    """A call over tensors that have an axis: in torch those without dimensions have axis 0."""
+    if x.ndim:
+        return text.format(x, *others)
+    given = [f"reshape({o}, [1])" if isinstance(o, Operand) and o.ndim == 0 else o for o in others]
+    return f"reshape({text.format(f'{x}[None]', *given)}, [])"
 
 
 @adapter("gather")
 def _gather(x: Operand, dim: int, index: Operand) -> str:
-    return f"gather({x}, {index}, {dim})"
+    if x.ndim == 0 and index.ndim:
+        return f"gather({x}[None], {index}, 0)"
+    return _in_places("gather({}, {}, {})", x, index, dim)
 
 
 @adapter("take_along_dim")
@@ -22,22 +34,22 @@ def _scatter(x: Operand, dim: int, index: Operand, source: Any, *, reduce: Any =
     if reduce == "multiply":
         raise Unsupported("scatter multiplies nothing: it writes, or adds as scatter_add")
     name = "scatter" if reduce is None else "scatter_add"
-    return f"{name}({x}, {index}, {source}, {dim})"
+    return _in_places(name + "({}, {}, {}, {})", x, index, source, dim)
 
 
 @adapter("scatter_add")
 def _scatter_add(x: Operand, dim: int, index: Operand, source: Operand) -> str:
-    return f"scatter_add({x}, {index}, {source}, {dim})"
+    return _in_places("scatter_add({}, {}, {}, {})", x, index, source, dim)
 
 
 @adapter("index_select")
 def _index_select(x: Operand, dim: int, index: Operand) -> str:
-    return f"index_select({x}, {index}, {dim})"
+    return _in_places("index_select({}, {}, {})", x, index, dim)
 
 
 @adapter("index_add")
 def _index_add(x: Operand, dim: int, index: Operand, source: Operand, *, alpha: Any = 1) -> str:
-    return f"index_add({x}, {index}, {source}, {dim}, {alpha})"
+    return _in_places("index_add({}, {}, {}, {}, {})", x, index, source, dim, alpha)
 
 
 @adapter("masked_fill")
@@ -47,8 +59,8 @@ def _masked_fill(x: Operand, mask: Operand, value: Any) -> str:
 
 @adapter("nn.functional.one_hot")
 def _one_hot(ids: Operand, num_classes: int = -1) -> str:
-    if num_classes == -1:
-        raise Unsupported("how many classes there are is known when compiling")
+    if num_classes == -1:  # known when compiling
+        num_classes = int(ids.value.max()) + 1
     return f"one_hot({ids}, {num_classes})"
 
 
@@ -89,6 +101,30 @@ def _diagonal(x: Operand, offset: int = 0, dim1: int = 0, dim2: int = 1) -> str:
 @adapter("trace")
 def _trace(x: Operand) -> str:
     return f"trace({x})"
+
+
+# Where elements are equal, torch may give any of their places, and the library the first.
+
+oracle("sort")(lambda x, dim=-1, descending=False, *, stable=None: torch.sort(
+    x, dim=dim, descending=descending, stable=True))
+oracle("argsort")(lambda x, dim=-1, descending=False, *, stable=None: torch.argsort(
+    x, dim=dim, descending=descending, stable=True))
+
+
+@oracle("topk")
+def _first_k(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if x.ndim == 0:
+        return torch.topk(x, k, dim, largest, sorted)
+    return [part.narrow(dim, 0, k) for part in torch.sort(
+        x, dim=dim, descending=largest, stable=True)]
+
+
+@oracle("kthvalue")
+def _first_kth(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    if x.ndim == 0:
+        return torch.kthvalue(x, k, dim, keepdim)
+    parts = [part.narrow(dim, k - 1, 1) for part in torch.sort(x, dim=dim, stable=True)]
+    return parts if keepdim else [part.squeeze(dim) for part in parts]
 
 
 @adapter("sort")
@@ -158,3 +194,21 @@ def _meshgrid(tensors: list[Operand], indexing: str = "ij") -> str:
     names = ", ".join(f"y{n}" for n in range(len(tensors)))
     call = f'meshgrid({list(tensors)}, "{indexing}")'
     return f"{names} = {call}\nreturn {names}" if len(tensors) > 1 else f"{call}[0]"
+
+
+@adapter("nn.functional.embedding_bag")
+def _bag(table: Operand, ids: Operand, offsets: Any = None, max_norm: Any = None,
+         norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean",
+         sparse: bool = False, per_sample_weights: Any = None, include_last_offset: bool = False,
+         padding_idx: Any = None) -> str:
+    if max_norm is not None or padding_idx is not None or include_last_offset:
+        raise Unsupported("embedding_bag has no max_norm, padding or last offset")
+    rows = ids if ids.ndim == 1 else f"reshape({ids}, [-1])"
+    count = ids.shape[0] if ids.ndim == 2 else offsets.shape[0]
+    length = ids.shape[0] if ids.ndim == 1 else ids.shape[0] * ids.shape[1]
+    bags = (f"bag_ids({offsets}, {length})" if ids.ndim == 1
+            else f"arange({length}) // {ids.shape[1]}")
+    weights = per_sample_weights
+    if isinstance(weights, Operand) and weights.ndim == 2:
+        weights = f"reshape({weights}, [-1])"
+    return f'embedding_bag({rows}, {table}, {bags}, {count}, "{mode}", {weights})'

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.oracles.contract import Operand, adapter
 
 
-@adapter("matmul", "mm", "bmm", "mv", "__rmatmul__")
+@adapter("matmul", "mm", "bmm", "mv")
 def _matmul(x: Operand, y: Operand) -> str:
     return f"{x} @ {y}"
 
@@ -22,27 +22,12 @@ def _outer(x: Operand, y: Operand) -> str:
     return f"outer({x}, {y})"
 
 
-def _sum(terms: str, start: Operand, alpha: Any, beta: Any) -> str:
-    """beta start + alpha terms; a beta of 0 leaves the start out, whatever is in it."""
-    scaled = terms if alpha == 1 else f"{alpha} * ({terms})"
-    if beta == 0:
-        return scaled
-    return f"{start if beta == 1 else f'{beta} * {start}'} + {scaled}"
+for _name in ("addmm", "addmv", "addr", "baddbmm", "addbmm"):
+    def _added(start: Operand, x: Operand, y: Operand, *, alpha: Any = 1, beta: Any = 1,
+               function: str = _name) -> str:
+        return f"{function}({start}, {x}, {y}, {beta}, {alpha})"
 
-
-@adapter("addmm", "baddbmm", "addmv", "addmm.decomposed")
-def _addmm(start: Operand, x: Operand, y: Operand, *, alpha: Any = 1, beta: Any = 1) -> str:
-    return _sum(f"{x} @ {y}", start, alpha, beta)
-
-
-@adapter("addr")
-def _addr(start: Operand, x: Operand, y: Operand, *, alpha: Any = 1, beta: Any = 1) -> str:
-    return _sum(f"outer({x}, {y})", start, alpha, beta)
-
-
-@adapter("addbmm")
-def _addbmm(start: Operand, x: Operand, y: Operand, *, alpha: Any = 1, beta: Any = 1) -> str:
-    return _sum(f"sum({x} @ {y}, axis=0)", start, alpha, beta)
+    adapter(_name, *(["addmm.decomposed"] if _name == "addmm" else []))(_added)
 
 
 @adapter("nn.functional.linear")
@@ -56,3 +41,28 @@ def _linear(x: Operand, w: Operand, b: Operand | None = None) -> str:
 def _bilinear(x: Operand, y: Operand, w: Operand, b: Operand | None = None) -> str:
     bias = f"zeros([{w.shape[0]}])" if b is None else f"{b}"
     return f"bilinear({x}, {y}, {w}, {x.dtype}({bias}))"
+
+
+@adapter("inner")
+def _inner(x: Operand, y: Operand) -> str:
+    return f"inner({x}, {y})"
+
+
+@adapter("kron")
+def _kron(x: Operand, y: Operand) -> str:
+    return f"kron({x}, {y})"
+
+
+@adapter("linalg.vecdot")
+def _vecdot(x: Operand, y: Operand, dim: int = -1) -> str:
+    return f"vecdot({x}, {y}, {dim})"
+
+
+@adapter("tensordot")
+def _tensordot(x: Operand, y: Operand, dims: Any = 2) -> str:
+    return f"tensordot({x}, {y}, {[list(d) for d in dims] if isinstance(dims, tuple) else dims})"
+
+
+@adapter("einsum")
+def _einsum(tensors: list[Operand], equation: str) -> str:
+    return f'einsum("{equation}", {", ".join(map(str, tensors))})'

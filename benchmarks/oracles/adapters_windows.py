@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, adapter
+from torch.nn import functional
+
+from benchmarks.oracles.contract import Operand, adapter, oracle
 
 
 def setting(value: Any) -> str:
@@ -36,8 +38,6 @@ def _conv_transpose(name: str) -> Any:
 def _max_pool(name: str) -> Any:
     def write(x: Operand, kernel_size: Any, stride: Any = None, padding: Any = 0,
               dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False) -> str:
-        if return_indices:
-            raise Unsupported("a pool gives no places of its largest elements")
         return (f"{name}({x}, {setting(kernel_size)}, {setting(stride)}, {setting(padding)}, "
                 f"{setting(dilation)}, {ceil_mode})")
 
@@ -57,14 +57,23 @@ def _avg_pool(name: str) -> Any:
 
 def _adaptive(name: str) -> Any:
     def write(x: Operand, output_size: Any, return_indices: bool = False) -> str:
-        if return_indices:
-            raise Unsupported("a pool gives no places of its largest elements")
         return f"{name}({x}, {setting(output_size)})"
 
     return write
 
 
+def _values(function: Any) -> Any:
+    """A pool of torch without the places of its largest elements, which the library does not
+    give."""
+    def pool(*args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return pool
+
+
 for _axes in (1, 2, 3):
+    for _pool in (f"max_pool{_axes}d", f"adaptive_max_pool{_axes}d"):
+        oracle(f"nn.functional.{_pool}")(_values(getattr(functional, _pool)))
     adapter(f"nn.functional.conv{_axes}d")(_conv(f"conv{_axes}d"))
     adapter(f"nn.functional.conv_transpose{_axes}d")(_conv_transpose(f"conv_transpose{_axes}d"))
     adapter(f"nn.functional.max_pool{_axes}d")(_max_pool(f"max_pool{_axes}d"))
@@ -74,13 +83,13 @@ for _axes in (1, 2, 3):
 
 
 @adapter("nn.functional.pixel_shuffle")
-def _pixel_shuffle(x: Operand, factor: int) -> str:
-    return f"pixel_shuffle({x}, {factor})"
+def _pixel_shuffle(x: Operand, upscale_factor: int) -> str:
+    return f"pixel_shuffle({x}, {upscale_factor})"
 
 
 @adapter("nn.functional.pixel_unshuffle")
-def _pixel_unshuffle(x: Operand, factor: int) -> str:
-    return f"pixel_unshuffle({x}, {factor})"
+def _pixel_unshuffle(x: Operand, downscale_factor: int) -> str:
+    return f"pixel_unshuffle({x}, {downscale_factor})"
 
 
 @adapter("nn.functional.channel_shuffle")

@@ -57,6 +57,23 @@ class Operand:
         return self.name
 
 
+_oracles: dict[str, Callable[..., Any]] = {}
+
+ORACLES: Mapping[str, Callable[..., Any]] = MappingProxyType(_oracles)
+"""What judges instead of OpInfo's own function, which gives one of several right answers, or
+something beside the answer that the library does not give."""
+
+
+def oracle(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function of torch that judges these operators."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        _oracles.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
 def adapter(*names: str) -> Callable[[Adapter], Adapter]:
     """Register an adapter under names of OpInfo."""
     return _register(_adapters, names)
@@ -103,6 +120,11 @@ def last(x: Operand, dim: int, function: str) -> str:
     if x.ndim == 0 or dim % x.ndim == x.ndim - 1:
         return function.format(x)
     return f"transpose({function.format(f'transpose({x}, {dim}, -1)')}, {dim}, -1)"
+
+
+def mentioned(name: str, text: str) -> bool:
+    """Whether a text speaks of an operand: those it does not were known when compiling."""
+    return name in "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
 
 
 def listed(call: str, count: int) -> str:

@@ -22,7 +22,7 @@ from onnx.backend.test.loader import load_model_tests
 from anabranch.ir.sbp import B, S
 from benchmarks.oracles import all_adapters  # noqa: F401 - registers them
 from benchmarks.oracles.cases import TOLERANCES, Array, Case, Refusal, Wanted
-from benchmarks.oracles.contract import NODES, Operand, Unsupported, dtype_name
+from benchmarks.oracles.contract import NODES, Operand, Unsupported, dtype_name, mentioned
 from benchmarks.oracles.placements import MESHES, Placement
 
 NOISE = 1e-6  # of f32: outputs were computed in f32 themselves
@@ -94,12 +94,7 @@ def written(test: Test) -> tuple[str, tuple[Operand, ...]]:
     if "outputs" in inspect.signature(adapter).parameters:
         attributes["outputs"] = [bool(name) for name in node.output]
     text = adapter(*operands, **attributes)
-    return text, tuple(o for o in operands if o is not None and _mentioned(o.name, text))
-
-
-def _mentioned(name: str, text: str) -> bool:
-    words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
-    return name in words
+    return text, tuple(o for o in operands if o is not None and mentioned(o.name, text))
 
 
 def _plain(value: Any) -> Any:

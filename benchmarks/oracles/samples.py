@@ -19,7 +19,14 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from benchmarks.oracles import all_adapters  # noqa: F401 - registers them
 from benchmarks.oracles.cases import Array, Case, Refusal, Wanted, wanted
-from benchmarks.oracles.contract import ADAPTERS, Operand, Unsupported, dtype_name
+from benchmarks.oracles.contract import (
+    ADAPTERS,
+    ORACLES,
+    Operand,
+    Unsupported,
+    dtype_name,
+    mentioned,
+)
 
 MOST = 2000  # samples that are looked at
 OTHERS = (
@@ -154,7 +161,8 @@ def written(name: str, sample: Sample) -> tuple[str, tuple[Operand, ...]]:
         return leaf
 
     input, args, kwargs = tree_map(named, (sample.input, sample.args, sample.kwargs))
-    return ADAPTERS[name](input, *args, **kwargs), tuple(operands)
+    text = ADAPTERS[name](input, *args, **kwargs)
+    return text, tuple(o for o in operands if mentioned(o.name, text))
 
 
 def _array(tensor: torch.Tensor) -> Array:
@@ -182,10 +190,11 @@ def _case(
     upstream = _weights(exact)
     theirs, own = (_gradients(outputs, by, upstream)
                    for outputs, by in ((exact, exact_by), (rough, rough_by)))
-    names = [o.name for o, t in zip(operands, sample.tensors(), strict=True) if t.requires_grad]
+    known = {o.name for o in operands}
+    names = [f"x{n}" for n, t in enumerate(sample.tensors()) if t.requires_grad]
     gradients = {
         name: _gradient(their, mine, sample.dtype)
-        for name, their, mine in zip(names, theirs, own, strict=False)}
+        for name, their, mine in zip(names, theirs, own, strict=False) if name in known}
     weights = tuple(_array(w) for w in upstream)
     return Case(label, text, operands, results, weights, gradients)
 
@@ -212,7 +221,8 @@ def _run(
         return copy
 
     input, args, kwargs = tree_map(fresh, (sample.input, sample.args, sample.kwargs))
-    outputs, _ = tree_flatten(info.op(input, *args, **kwargs))
+    function = ORACLES.get(full_name(info), info.op)
+    outputs, _ = tree_flatten(function(input, *args, **kwargs))
     return [torch.as_tensor(output) for output in outputs], leaves
 
 
