@@ -1,6 +1,6 @@
 """The library against oracles that others wrote, operator by operator.
 
-    python -m benchmarks.coverage [--json] [--op NAME] [--suite opinfo|onnx] [--processes 2]
+    python -m benchmarks.coverage [--json] [--op NAME] [--suite opinfo|onnx]
 
 Torch's samples of its operators (OpInfo), at most 20 of each, and ONNX's tests of its nodes. Every
 sample is run by the reference evaluator, compiled on one rank, and compiled on 2, 4 and 2x2 ranks
@@ -63,11 +63,11 @@ def score(job: Job) -> Score:
         sum(v.kind == "refused" for v in bad), len(taken))
 
 
-def jobs(suites: tuple[str, ...], op: str) -> list[Job]:
-    """What there is to judge."""
-    found = [Job("opinfo", name) for name in OPERATORS if "opinfo" in suites]
-    found += [Job("onnx", name) for name in NODE_TYPES if "onnx" in suites]
-    return [job for job in found if not op or op in (job.name, job.name.split(".")[-1])]
+def jobs(suites: tuple[str, ...], op: str, samples: int, placements: int) -> list[Job]:
+    """What there is to judge: all, or what is called `op`, whatever its variant."""
+    found = [Job("opinfo", name, samples, placements) for name in OPERATORS if "opinfo" in suites]
+    found += [Job("onnx", name, samples) for name in NODE_TYPES if "onnx" in suites]
+    return [job for job in found if not op or op in (job.name, *job.name.split("."))]
 
 
 def shown(one: Score) -> str:
@@ -80,9 +80,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="a line of JSON for each operator")
     parser.add_argument("--op", default="", help="one operator only")
     parser.add_argument("--suite", choices=SUITES, help="one oracle only")
+    parser.add_argument("--samples", type=int, default=20, help="at most so many an operator")
+    parser.add_argument("--placements", type=int, default=12, help="of the arguments of a sample")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()
-    wanted = jobs((options.suite,) if options.suite else SUITES, options.op)
+    suites = (options.suite,) if options.suite else SUITES
+    wanted = jobs(suites, options.op, options.samples, options.placements)
     if not wanted:
         sys.exit(f"there is no operator {options.op!r}")
     start = time.monotonic()

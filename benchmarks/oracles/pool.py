@@ -45,11 +45,13 @@ class Finished:
 
 @dataclass(slots=True)
 class Job:
-    """An operator of an oracle. What is in `known` is not tried again; `apart` compiles the
-    kernels of each sample by themselves."""
+    """An operator of an oracle: at most so many samples, each in so many placements. What is in
+    `known` is not tried again; `apart` compiles the kernels of each sample by themselves."""
 
     suite: str
     name: str
+    samples: int = 20
+    placements: int = 12
     apart: bool = False
     known: dict[int, Verdict] = field(default_factory=dict)
 

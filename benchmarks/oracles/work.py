@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,8 +16,6 @@ from benchmarks.oracles.judge import Verdict
 from benchmarks.oracles.placements import Placement, placements
 from benchmarks.oracles.pool import TOGETHER, At, Job, Judged, Send
 
-LIMIT = 20  # samples of an operator
-PLACEMENTS = 12  # of a sample
 SECONDS = 30.0  # that a step of a sample may take
 BAD = 1000  # bad calls are numbered from here
 
@@ -60,18 +59,18 @@ def work(job: Job, send: Send) -> None:
 def _laid(job: Job) -> Iterator[tuple[Case | Refusal, list[Placement]]]:
     """The cases of a job, each with its placements."""
     if job.suite == "onnx":
-        for case in nodes.cases(job.name):
+        for case in islice(nodes.cases(job.name), job.samples):
             yield case, nodes.placements(case) if isinstance(case, Case) else []
         return
-    for number, case in enumerate(samples.cases(job.name, infos()[job.name], LIMIT)):
-        yield case, (list(placements(case.operands, number, PLACEMENTS))
+    for number, case in enumerate(samples.cases(job.name, infos()[job.name], job.samples)):
+        yield case, (list(placements(case.operands, number, job.placements))
                      if isinstance(case, Case) else [])
 
 
 def _missing(job: Job, send: Send) -> None:
     """Every sample of an operator that has no adapter."""
-    count = (len(nodes.tests()[job.name]) if job.suite == "onnx"
-             else len(samples.chosen(infos()[job.name], LIMIT)))
+    count = (min(job.samples, len(nodes.tests()[job.name])) if job.suite == "onnx"
+             else len(samples.chosen(infos()[job.name], job.samples)))
     for number in range(count):
         send(Judged(number, Verdict("refused", "there is no such operator in the library")))
 
