@@ -8,7 +8,7 @@ over which every compute runs, and `reduced`, over which some run too; every red
 exactly the latter, and so has one element per point of the former (a row).
 
 `None` means that the computes have no such space. The answer depends on structure, and on extents
-only through their equality.
+only through their equality; but an axis of a few elements has no lanes if another may have them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from anabranch.ir.core import Value
 from anabranch.ir.expr import Const, Expr, Read, Var, reads, substitute, variables
 from anabranch.ir.index import Affine, affine, expression, mixed_radix
 from anabranch.ir.ops import Compute, identity
+
+VECTOR = 8  # elements that are worth running together
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,7 @@ def _outlined(
         return None
     parallel, reduced = sets
     extents = {axis_of[i, v]: n for i, c in enumerate(clauses) for v, n in c.ranges}
-    lanes = _lanes(clauses, axis_of, homes, parallel + reduced)
+    lanes = _lanes(clauses, axis_of, homes, {a: extents[a] for a in parallel + reduced})
     return Outline(tuple(clauses), axis_of, extents, parallel, reduced, lanes,
                    _waves(clauses, homes))
 
@@ -377,25 +379,29 @@ def _waves(clauses: Sequence[Clause], homes: dict[Value, int]) -> tuple[int, ...
 
 def _lanes(
     clauses: Sequence[Clause], axis_of: Mapping[Node, str], homes: Mapping[Value, int],
-    axes: tuple[str, ...],
+    axes: Mapping[str, int],
 ) -> str | None:
-    """The axis that most accesses of full rank have last; final results count twice."""
+    """The axis that most accesses of full rank have last; final results count twice. One that is
+    too short for a vector, as windows are, comes after all others that are last anywhere."""
+    order = tuple(axes)
     votes: Counter[tuple[int, str]] = Counter()
     inner = {v for c in clauses for v in c.operands}
     for i, c in enumerate(clauses):
         if c.dims and c.dims[-1] and c.result not in inner:
             votes[len(c.result_vars), axis_of[i, c.dims[-1][-1]]] += 2
         for read in c.reads:
-            last = affine(read.subscripts[-1]) if read.subscripts else None
-            if last is None or c.operands[read.operand] in homes:
+            place = affine(read.subscripts[-1]) if read.subscripts else None
+            if place is None or c.operands[read.operand] in homes:
                 continue
             used = {v for s in read.subscripts for v in variables(s)}
-            for name, stride in last.terms:
+            for name, stride in place.terms:
                 if stride == 1:
                     votes[len(used), axis_of[i, name]] += 1
     if not votes:
-        return axes[-1] if axes else None
+        return order[-1] if order else None
     widest = max(rank for rank, _ in votes)
-    return max((a for a in axes if (widest, a) in votes),
-               key=lambda a: (votes[widest, a], axes.index(a)), default=axes[-1] if axes else None)
+    last = {axis for _, axis in votes}
+    return max((a for a in order if a in last),
+               key=lambda a: (min(axes[a], VECTOR), votes[widest, a], order.index(a)),
+               default=order[-1] if order else None)
 

@@ -67,6 +67,15 @@ def test_what_shares_no_space(reason: str) -> None:
         return %b""") is None
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_lanes_run_over_the_places_of_a_window_not_inside_it(stride: int) -> None:
+    found = space(f"""(%x: f32[{14 * stride + 2}], %w: f32[3]) {{
+        %y: f32[14] = [v] sum[j < 3](%x[v * {stride} + j] * %w[j])
+        return %y""")
+    assert found is not None
+    assert found.lanes == "v"
+
+
 def test_lanes_are_where_most_accesses_are_dense() -> None:
     columns = space("""(%x: f32[4, 5]) {
         %t: f32[5, 4] = [j, i] %x[i, j] * 2.0
