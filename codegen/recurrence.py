@@ -10,11 +10,23 @@ room for one step only.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.ir.core import Value
-from anabranch.ir.expr import Expr, Read, Var, integer, sub, substitute, transform
+from anabranch.ir.expr import (
+    Call,
+    Const,
+    Expr,
+    Read,
+    Var,
+    integer,
+    sub,
+    substitute,
+    transform,
+    walk,
+)
 from anabranch.ir.index import expression, mixed_radix
 from anabranch.ir.linear import Linear, place
 from anabranch.ir.ops import Scan
@@ -23,6 +35,9 @@ from anabranch.ir.space import Clause, clause, matched
 from anabranch.ir.types import tensor
 
 Node = tuple[int, str]  # a variable of a statement
+
+COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le,
+               "gt": operator.gt, "ge": operator.ge}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +56,28 @@ class Cell:
         for read in self.clause.reads:
             yield place(read.subscripts, self.clause.operands[read.operand].type.shape)
 
+    def decides(self, name: str) -> bool:
+        """Whether a variable is compared with a number, which says what is to be computed."""
+        return any(isinstance(e, Call) and e.fn in COMPARISONS
+                   and {type(a) for a in e.args} == {Const, Var} and Var(name) in e.args
+                   for e in walk(self.clause.body))
+
     def replaced(self, name: str, expr: Expr) -> Cell:
         """With an expression in place of a variable."""
         places = tuple(substitute(p, {name: expr}) for p in self.places)
-        return replace(self, clause=self.clause.replaced({name: expr}), places=places,
+        known = self.clause.replaced({name: expr})
+        if isinstance(expr, Const):
+            known = replace(known, body=transform(known.body, _settled))
+        return replace(self, clause=known, places=places,
                        own=tuple(v for v in self.own if v != name))
+
+
+def _settled(e: Expr) -> Expr | None:
+    """A comparison of two numbers."""
+    match e:
+        case Call(fn, (Const(a, "i64"), Const(b, "i64"))) if fn in COMPARISONS:
+            return Const(COMPARISONS[fn](a, b), "bool")
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Each statement becomes a nest of loops inside of the loop over steps, with its reduction innermost
 or, where memory is dense along its result, with lanes along that. Reductions along lanes are done
-for several elements at once, so that what they share is loaded once. If all axes are of the grid,
+for several elements at once, so that what they share is loaded once. A statement that asks which of
+few values a variable has is written out for each of them. If all axes are of the grid,
 statements need no loops of their own, and values pass from one to the next in registers.
 
 The first steps, in which a history may be asked for more than it has, are a loop of their own, so
@@ -30,6 +31,7 @@ from anabranch.ir.scalar import flops
 from anabranch.ir.space import Space
 
 Axes = Sequence[tuple[str, int]]
+FEW = 8  # values of a variable for each of which a statement may be written out
 
 
 def scan_piece(op: Scan, *, together: int) -> tuple[Piece, tuple[Value, ...]]:
@@ -118,7 +120,11 @@ class _Steps(Builder):
         own, reduced = ({v: extents[v] for v in vs} for vs in (cell.own, cell.clause.reduced))
         lane = "" if self.plan.alone else _dense([cell], {**own, **reduced})
         outer = _last(own, lane)
-        if lane in reduced and outer:
+        chosen = next((v for v, n in outer if n <= FEW and cell.decides(v)), "")
+        if chosen:
+            for value in range(own[chosen]):
+                self.cell(cell.replaced(chosen, integer(value)))
+        elif lane in reduced and outer:
             (name, _) = outer.pop()
             self.nest(outer, "", lambda: self.in_turns(
                 [cell], name, lambda cells: self.elements(cells, lane)))

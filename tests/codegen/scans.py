@@ -114,6 +114,14 @@ SCANS = {
             return %new, %new
         }
         return %y, %z""",
+    "gates that are told apart by a number": """(%x: f32[3, 9, 2, 19], %w: f32[19, 19]) {
+        %y: f32[3, 9, 2, 19] = scan[t < 9](%a = %x, %b = %w; %old) {
+            %s: f32[9, 3, 19] = [t, i, n] sum[k < 19](%old[i, t - 1, 1, k, pad=0.0] * %b[n, k])
+            %new: f32[3, 9, 2, 19] = [i, t, q, n] where(0 == q, tanh(%s[t, i, n]), 0.0) \
++ where(q < 1, 0.0, %s[t, i, n] * %a[i, t, 0, n]) + %a[i, t, q, n]
+            return %new
+        }
+        return %y""",
     "no steps": """(%x: f32[3, 0]) {
         %y: f32[3, 0] = scan[t < 0](%a = %x; %old) {
             %new: f32[3, 0] = [i, t] %old[i, t - 1, pad=0.0] + %a[i, t]
