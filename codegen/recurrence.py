@@ -10,7 +10,6 @@ room for one step only.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -36,8 +35,7 @@ from anabranch.ir.types import tensor
 
 Node = tuple[int, str]  # a variable of a statement
 
-COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le,
-               "gt": operator.gt, "ge": operator.ge}
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +63,8 @@ class Cell:
     def replaced(self, name: str, expr: Expr) -> Cell:
         """With an expression in place of a variable."""
         places = tuple(substitute(p, {name: expr}) for p in self.places)
-        known = self.clause.replaced({name: expr})
-        if isinstance(expr, Const):
-            known = replace(known, body=transform(known.body, _settled))
-        return replace(self, clause=known, places=places,
+        return replace(self, clause=self.clause.replaced({name: expr}), places=places,
                        own=tuple(v for v in self.own if v != name))
-
-
-def _settled(e: Expr) -> Expr | None:
-    """A comparison of two numbers."""
-    match e:
-        case Call(fn, (Const(a, "i64"), Const(b, "i64"))) if fn in COMPARISONS:
-            return Const(COMPARISONS[fn](a, b), "bool")
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from anabranch.codegen.kernel import Loop, Start, Statement, Store
 from anabranch.codegen.recurrence import Cell, Plan, plan
 from anabranch.codegen.scope import Piece, Scheme
 from anabranch.ir.core import Value
-from anabranch.ir.expr import Expr, Var, add, integer, mul
+from anabranch.ir.expr import FALSE, TRUE, Call, Expr, Read, Var, add, integer, mul
+from anabranch.ir.index import decide, interval
 from anabranch.ir.linear import Linear, place
 from anabranch.ir.ops import Scan
 from anabranch.ir.recurrence import statements
@@ -69,6 +70,25 @@ class _Steps(Builder):
     def pointer(self, value: Value, role: str) -> str:
         """A history is read where the result is written."""
         return super().pointer(value, "out" if value in self.outputs else role)
+
+    def lower(self, expr: Expr, at: int, mask: Expr | None) -> Expr:
+        """What is decided by the step, or by a variable that is written out, is not asked."""
+        known = decide(expr, self.space.extents) if isinstance(expr, Call) else None
+        if known is not None:
+            return TRUE if known else FALSE
+        return super().lower(expr, at, mask)
+
+    def _read(self, read: Read, at: int, mask: Expr | None) -> Expr:
+        """A read that is outside at each of these steps is its pad."""
+        shape = self.space.clauses[at].operands[read.operand].type.shape
+        if read.pad is not None and any(map(self.leaves, read.subscripts, shape)):
+            return self.lower(read.pad, at, mask)
+        return super()._read(read, at, mask)
+
+    def leaves(self, subscript: Expr, size: int) -> bool:
+        """Whether a subscript is nowhere in [0, size)."""
+        bounds = interval(subscript, self.space.extents)
+        return bounds is not None and (bounds[1] < 0 or bounds[0] >= size)
 
     # loops
 

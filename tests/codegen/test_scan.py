@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 
 from anabranch.codegen import launches
-from anabranch.codegen.kernel import Loop, statements
+from anabranch.codegen.kernel import Let, Load, Loop, Statement, statements
 from anabranch.codegen.recurrence import plan
 from anabranch.codegen.tile import tile
 from anabranch.ir import reference
@@ -106,18 +106,42 @@ def test_where_no_statement_has_axes_of_its_own_values_stay_in_registers() -> No
         assert spec.scratch == 0
 
 
-def test_steps_that_have_what_they_read_do_not_look() -> None:
-    """The loop over the first steps asks whether there is a step before; the other does not."""
-    (piece,) = tile(scan_of(SCANS["cell, weights by column"])).pieces
+def _two_loops(name: str) -> tuple[list[Statement], list[Statement]]:
+    """The statements of the first steps and of the others."""
+    (piece,) = tile(scan_of(SCANS[name])).pieces
     first, rest = piece.kernel.body
     assert isinstance(first, Loop)
     assert isinstance(rest, Loop)
     assert first.ordered
     assert rest.ordered
-    masked, plain = (sum(getattr(s, "mask", None) is not None for s in statements((loop,)))
-                     for loop in (first, rest))
-    assert masked > 0
-    assert plain == 0
+    return list(statements(first.body)), list(statements(rest.body))
+
+
+def _masked(body: list[Statement]) -> int:
+    return sum(getattr(s, "mask", None) is not None for s in body)
+
+
+def test_steps_that_have_what_they_read_do_not_look() -> None:
+    """The loop over the first steps asks whether there is a step before; the other does not."""
+    first, rest = _two_loops("three steps back, from the end")
+    assert _masked(first) > 0
+    assert _masked(rest) == 0
+
+
+def test_the_only_step_without_one_before_reads_what_stands_there_instead() -> None:
+    first, rest = _two_loops("cell, weights by column")
+    assert _masked(first) == _masked(rest) == 0
+    read = [{s.tensor for s in body if isinstance(s, Load)} for body in (first, rest)]
+    assert "h_ptr" not in read[0]
+    assert "h_ptr" in read[1]
+
+
+def test_gates_are_computed_each_for_itself() -> None:
+    """A tanh for the one, a product for the other."""
+    _, rest = _two_loops("gates that are told apart by a number")
+    lets = [s for s in rest if isinstance(s, Let)]
+    assert sum("tanh" in str(s.value) for s in lets) == 1
+    assert not any("where" in str(s.value) for s in lets)
 
 
 def test_layers_of_one_structure_share_a_kernel() -> None:
