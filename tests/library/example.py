@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ from tests.library.ops import op, trial
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An op, and the same in PyTorch: a function of the op's tensors, in order.
+    """An op, and the same in PyTorch: a function of the op's tensors, in order, that gives the
+    result, or as many as the op has.
 
     An example without settings uses the sizes of the op's trial, with settings those, which may
     also set parameters that are known when compiling. `given` has arguments that must not be
@@ -27,7 +28,7 @@ class Example:
     """
 
     op: str
-    torch: Callable[..., torch.Tensor]
+    torch: Callable[..., torch.Tensor | Sequence[torch.Tensor]]
     settings: Mapping[str, object] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
     kink: bool = False

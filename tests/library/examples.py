@@ -10,6 +10,7 @@ from tests.library.elementwise_examples import ELEMENTWISE
 from tests.library.example import Example
 from tests.library.loss_examples import LOSSES
 from tests.library.neural_examples import ACTIVATIONS, NORMS
+from tests.library.recurrent_examples import RECURRENT
 from tests.library.window_examples import WINDOWS
 
 PRODUCTS = [
@@ -42,4 +43,7 @@ PLACES = [
       for ours, theirs in [("mean", "mean"), ("max", "amax"), ("min", "amin")]),
 ]
 
-EXAMPLES = [*ELEMENTWISE, *ACTIVATIONS, *PRODUCTS, *NORMS, *PLACES, *ATTENTION, *WINDOWS, *LOSSES]
+EXAMPLES = [
+    *ELEMENTWISE, *ACTIVATIONS, *PRODUCTS, *NORMS, *PLACES, *ATTENTION, *WINDOWS, *LOSSES,
+    *RECURRENT,
+]

@@ -16,6 +16,7 @@ from anabranch.frontend.program import load
 from anabranch.gradient_check import check_gradients, float_inputs
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import UserError
+from anabranch.ir.ops import Return
 from anabranch.ir.reference import evaluate
 from anabranch.lowering.differentiate import differentiate
 from anabranch.trials import small
@@ -84,17 +85,23 @@ def test_an_op_agrees_with_pytorch_in_value_and_gradient(example: Example) -> No
     step = stepped(of)
     differentiate(Module({"step": step.function}))
     exact = [x.astype(np.float64) if x.dtype == np.float32 else x for x in step.arguments]
-    value, *gradients = evaluate(step.function, exact, double=True)
+    end = of.function.body.last
+    assert isinstance(end, Return)
+    made = evaluate(step.function, exact, double=True)
+    values, gradients = made[: len(end.values)], made[len(end.values) :]
     tensors = [torch.from_numpy(np.array(x)) for x in exact[: len(of.arguments)]]
     by = [t.requires_grad_() for t, a in zip(tensors, of.function.arguments, strict=True)
           if a in float_inputs(of.function)]
-    expected = example.torch(*tensors)
-    assert value.shape == tuple(expected.shape)
-    np.testing.assert_allclose(value, expected.detach().numpy(), 1e-6, 1e-7)
+    given = example.torch(*tensors)
+    expected = (given,) if isinstance(given, torch.Tensor) else tuple(given)
+    for value, their in zip(values, expected, strict=True):
+        assert value.shape == tuple(their.shape)
+        np.testing.assert_allclose(value, their.detach().numpy(), 1e-6, 1e-7)
+    floats = [their for their in expected if their.requires_grad]
     if gradients and not example.only_values:
-        weight = torch.from_numpy(exact[-1])
-        theirs = torch.autograd.grad(expected, by, weight, materialize_grads=True
-                                     ) if expected.requires_grad else map(torch.zeros_like, by)
+        weights = [torch.from_numpy(x) for x in exact[len(of.arguments) :]]
+        theirs = torch.autograd.grad(floats, by, weights, materialize_grads=True
+                                     ) if floats else map(torch.zeros_like, by)
         for gradient, their in zip(gradients, theirs, strict=True):
             np.testing.assert_allclose(gradient, their.numpy(), 1e-5, 1e-6)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from anabranch.ir.core import Function, Module, Value
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Box, Compute, Return
+from anabranch.ir.ops import Box, Compute, Return, Scan
 from anabranch.ir.sbp import B, Layout, S, broadcast_on
 from anabranch.lowering.boxing import elements_moved, route
-from anabranch.lowering.signatures import Option, options
+from anabranch.lowering.scan_signatures import lay_out, scan_forms
+from anabranch.lowering.signatures import options
 
 
 class DeadEnd(Exception):
@@ -49,6 +52,8 @@ class _Draw:
             self.stage = int(self.random.integers(self.stage, self.mesh.stages))
             if isinstance(op, Compute):
                 self.compute(op, made)
+            elif isinstance(op, Scan):
+                self.scan(op, made)
             elif isinstance(op, Return):
                 made.body.append(Return([self.values[v] for v in op.operands], op.states))
         return made
@@ -68,7 +73,8 @@ class _Draw:
 
     def compute(self, op: Compute, made: Function) -> None:
         operands = [self.values[v] for v in op.operands]
-        possible = [o for o in options(op, self.inner, small=True) if self.reachable(operands, o)]
+        possible = [option for option in options(op, self.inner, small=True)
+                    if self.reachable(operands, option[0])]
         if not possible:
             raise DeadEnd
         layouts, result = possible[self.random.integers(len(possible))]
@@ -80,11 +86,28 @@ class _Draw:
         self.values[op.result] = made.body.append(new).result
         self.stages[new.result] = self.stage
 
-    def reachable(self, operands: list[Value], option: Option) -> bool:
+    def scan(self, op: Scan, made: Function) -> None:
+        operands = [self.values[v] for v in op.operands]
+        possible = [laid for laid in scan_forms(op, self.inner, small=True)
+                    if self.reachable(operands, laid.operands)]
+        if not possible:
+            raise DeadEnd
+        laid = possible[self.random.integers(len(possible))]
+        new = op.clone([self.boxed(v, layout, made)
+                        for v, layout in zip(operands, laid.operands, strict=True)])
+        for old, result, layout in zip(op.results, new.results, laid.results, strict=True):
+            result.type = result.type.with_layout(layout)
+            self.values[old], self.stages[result] = result, self.stage
+        lay_out(new, self.inner)
+        for each in (new, *new.region):
+            each.stage = self.stage
+        made.body.append(new)
+
+    def reachable(self, operands: list[Value], layouts: Sequence[Layout]) -> bool:
         """Whether no operand is wanted whole while it comes in micro-batches."""
         return all(
             route(v.type.with_layout(None), v.type.layout, layout, self.inner, self.price)
-            is not None for v, layout in zip(operands, option[0], strict=True))
+            is not None for v, layout in zip(operands, layouts, strict=True))
 
     def boxed(self, value: Value, layout: Layout, made: Function) -> Value:
         if value.type.layout == layout and self.stages[value] == self.stage:
