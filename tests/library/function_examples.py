@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.library.example import Called
+from tests.library.recurrent_examples import ALONG
 
 X: dict[str, Any] = {"x": (3, 4, 5)}
 GAPS = np.array([[1, np.nan, 2], [np.nan, 3, -1], [0, 0, 5]], np.float32)
@@ -205,5 +206,5 @@ DIVIDED = [
 ]
 
 GROUPS = {"reduced": REDUCED, "multiplied": [*MULTIPLIED, *SUMS], "known": [*KNOWN, *DIVIDED],
-          "placed": PLACED, "laid": LAID}
+          "placed": PLACED, "laid": LAID, "along": ALONG}
 FUNCTIONS = [example for group in GROUPS.values() for example in group]

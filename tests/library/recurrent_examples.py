@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from tests.library.example import Example
+from tests.library.example import Called, Example
 
 Tensor = torch.Tensor
 Layer = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -103,4 +103,22 @@ RECURRENT = [
     Example("lstm", layer("lstm", reverse=True),
             {"I": [2, 2], "S": 3, "K": 2, "H": 3, "reverse": True}),
     Example("ssm", state_space),
+]
+
+BOX = {"x": (3, 4, 2)}
+ALONG = [
+    *(Called(f"{name}(x, {axis})", lambda x, name=name, axis=axis: getattr(torch, name)(x, axis),
+             BOX)
+      for name in ("cumsum", "cumprod", "logcumsumexp") for axis in (-1, 0, -2)),
+    Called("cumsum(x)", lambda x: x.cumsum(0), {"x": (5,)}),
+    Called("cumsum(x, 0)", lambda x: x.cumsum(0), {"x": (0, 3)}),
+    Called("cumsum(x, 1, reverse=True)", lambda x: x.flip(1).cumsum(1).flip(1), BOX),
+    Called("cumsum(x, 1, exclusive=True)", lambda x: x.cumsum(1) - x, BOX),
+    Called("cumsum(x, 0, reverse=True, exclusive=True)",
+           lambda x: x.flip(0).cumsum(0).flip(0) - x, BOX),
+    Called("cumsum(x)", lambda x: x.cumsum(0), {"x": np.array([3, -1, 4])}),
+    Called("cumprod(x, 1)", lambda x: x.cumprod(1),
+           {"x": np.array([[2, 0, 3], [0, 0, 1]], np.float32)}),
+    *(Called(f"{name}(x, 1)[{n}]", lambda x, name=name, n=n: getattr(torch, name)(x, 1)[n], BOX)
+      for name in ("cummax", "cummin") for n in (0, 1)),
 ]
