@@ -113,6 +113,45 @@ def _accumulated(found: AxisPlan) -> Iterator[Value]:
                 yield value
 
 
+def waits(function: Function, found: AxisPlan) -> Iterator[str]:
+    """Where micro-batches wait for each other in mid-program, said once for each line: a sum over
+    the batch is used together with activations that went into it, which are kept until then."""
+    learned = _behind(function, {a.value for a in function.states()})
+    parts = {v for v, entry in found.values.items() if entry.kind == "S"} & learned
+    said: set[tuple[str, int]] = set()
+    for value in dict.fromkeys(v for v in _accumulated(found) if v in learned):
+        place = value.op.loc if value.op is not None else Loc()
+        if (place.file, place.line) in said:
+            continue
+        kept, after = _ahead(value) & parts, _behind(function, {value}) & parts
+        if any(kept.intersection(v.op.operands) for v in after if v.op is not None):
+            said.add((place.file, place.line))
+            yield (f"{place}: '{value.name}' is of the whole batch, so the micro-batches wait here "
+                   "for each other and their activations are kept; 'with per_micro:' takes each "
+                   "on its own")
+
+
+def _behind(function: Function, values: set[Value]) -> set[Value]:
+    """Everything that depends on some values."""
+    found = set(values)
+    for op in function.body:
+        if not found.isdisjoint(op.operands):
+            found.update(op.results)
+    return found - values
+
+
+def _ahead(value: Value) -> set[Value]:
+    """Everything that a value depends on."""
+    found, waiting = set[Value](), [value]
+    while waiting:
+        op = waiting.pop().op
+        for each in op.operands if op is not None else ():
+            if each not in found:
+                found.add(each)
+                waiting.append(each)
+    return found
+
+
 def _check_return(function: Function, found: AxisPlan) -> None:
     last = function.body.last
     assert isinstance(last, Return)

@@ -31,7 +31,7 @@ from anabranch.lowering.choices import Choices, Node, build_choices
 from anabranch.lowering.decisions import Decisions
 from anabranch.lowering.distribute import distribute
 from anabranch.lowering.machine import Machine
-from anabranch.lowering.micro_axis import plan_micro
+from anabranch.lowering.micro_axis import plan_micro, waits
 from anabranch.lowering.pins import Pins, collect_pins
 from anabranch.lowering.settled import AxisPlan, SettledAxes
 from anabranch.lowering.signatures import legal
@@ -95,6 +95,7 @@ def _decide(
         notes.append(f"the axes {' and '.join(rounds[0])} were planned before the others")
     if mesh.micro > 1:
         settled[MICRO] = plan_micro(function, mesh.micro)
+        notes += waits(function, settled[MICRO])
     for axes in rounds:
         planned |= {*settled, *axes}
         problem = Problem(function, mesh, machine, pins)

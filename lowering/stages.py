@@ -53,21 +53,32 @@ def _sink_inputs(function: Function) -> None:
 
 
 def _homes(function: Function) -> dict[Value, int]:
-    """The first stage that uses each state in the forward pass: a fixed point is not needed, since
-    the stages of forward ops do not depend on where states live."""
-    states = {a.value for a in function.states()}
+    """The first stage that uses each state in a forward pass: a fixed point is not needed, since
+    the stages of forward ops do not depend on where states live. Behind the first gradient, forward
+    is what depends on the batch; an update made between two gradients is for the parameter."""
+    made_of: dict[Value, set[Value]] = {a.value: {a.value} for a in function.states()}
+    batch = {a.value for a in function.arguments if a.role == "input"}
     stage: dict[Value, int] = {}
     home: dict[Value, int] = {}
+    began = False
     for op in function.body:
         if isinstance(op, Gradient):
-            break
-        if isinstance(op, Return):
-            continue
-        here = max([op.stage, *(stage[v] for v in op.operands if v in stage)])
-        stage.update(dict.fromkeys(op.results, here))
-        for value in op.operands:
-            if value in states:
-                home[value] = min(home.get(value, here), here)
+            began = True
+            pairs = zip(op.results, op.operands[1:], strict=True)
+            stage.update({g: home.get(x, stage.get(x, 0)) for g, x in pairs})
+        elif not isinstance(op, Return):
+            here = max([op.stage, *(stage[v] for v in op.operands if v in stage)])
+            stage.update(dict.fromkeys(op.results, here))
+            used = set[Value]().union(*(made_of.get(v, ()) for v in op.operands))
+            if not batch.isdisjoint(op.operands):
+                batch.update(op.results)
+            else:
+                made_of.update(dict.fromkeys(op.results, used))
+            if not began:
+                used &= set(op.operands)
+            elif batch.isdisjoint(op.results):
+                continue
+            home.update({state: min(home.get(state, here), here) for state in used})
     return home
 
 

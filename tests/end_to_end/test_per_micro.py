@@ -3,6 +3,7 @@ hand. Without it the whole batch counts, and nothing depends on the number of mi
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import anabranch as ab
+from anabranch.cli import main
 
 NET = """
 model Norm(n: int):
@@ -199,3 +201,19 @@ def test_a_buffer_that_steers_its_own_micro_batch_is_refused() -> None:
     text = NET.replace("BODY", "with per_micro:\n            h = norm(h) + norm.running_mean")
     with pytest.raises(ab.UserError, match="used for something else than its next value"):
         plan_of(text, {}, 2)
+
+
+def test_where_micro_batches_wait_for_each_other_is_told_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for region in ("if True:", "with per_micro:"):
+        path = tmp_path / "net.ab"
+        path.write_text(NET.replace("BODY", PER_MICRO).replace("with per_micro:", region))
+        assert main(["explain", str(path), "--micro", "2"]) == 0
+        out = capsys.readouterr().out
+        told.append([line for line in out.splitlines() if "of the whole batch" in line])
+    mean, variance = told[0]
+    assert "net.ab:12 norm: 'm' is of the whole batch" in mean
+    assert "net.ab:13 norm: 'v' is of the whole batch" in variance
+    assert not told[1]

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.numpy import load_file, save_file
 
 import anabranch as ab
 from anabranch.cli import main
+from anabranch.generation import harmless
 from anabranch.runtime.data import make_reader
 from tests.end_to_end import recipes
+from tests.end_to_end.conftest import TINY
 from tests.end_to_end.recipes import CLASSIFIER, GAN, classifier_batches, gan_batches, tensors
 
 MESHES: list[tuple[dict[str, int], int]] = [
@@ -229,3 +232,84 @@ def test_the_command_line_shows_metrics_and_reports(
     assert main([*command, *resumed]) == 0
     with open(report["loss_curve"], newline="") as file:
         assert list(csv.DictReader(file))[:40] == rows
+
+
+PIPELINE = """
+model Net():
+    a: Linear(4, 5)
+    b: Linear(4, 5)
+    c: Linear(5, 1)
+
+    def first(x: f32[B, 4], y: f32[B, 1]) -> f32[]:
+        with stage(0):
+            return mean((b(x) - y) ** 2)
+
+    def second(x: f32[B, 4], y: f32[B, 1]) -> f32[]:
+        with stage(0):
+            h = tanh(b(x))
+        with stage(stages - 1):
+            return mean((c(h) + 0.1 * sum(a(x) ** 2) - y) ** 2)
+
+train Net():
+    steps     = 3
+    data      = arrays(batch=8)
+    ema       = 0.9
+    clip      = 1.0
+    optimizer = adamw(lr=1e-2, weight_decay=0.1)
+    optimizer["c.*"] = lamb(lr=1e-2)
+
+    def update(x, y):
+        minimize(first(x, y), "b.*")
+        minimize(second(x, y))
+"""
+
+
+def test_a_parameter_lives_where_it_is_first_used_in_any_step() -> None:
+    random = np.random.default_rng(0)
+    batch = {"x": random.normal(size=(8, 4)).astype("f4"),
+             "y": random.normal(size=(8, 1)).astype("f4")}
+    found = []
+    for mesh, micro in ((), 1), ((("stage", 2),), 1), ((("stage", 2), ("data", 2)), 4):
+        plan = plan_of(PIPELINE, dict(mesh), micro)
+        with ab.Session(plan) as session:
+            found.append([session.step(**batch) for _ in range(4)])
+        if mesh:
+            homes = {state.name: state.shards[0].rank * 2 // plan.ranks for state in plan.states}
+            assert homes["a.weight"] == homes["c.weight"] == homes["ema.c.weight"] == 1
+            assert homes["b.weight"] == homes["optimizer.b.weight.m"] == 0
+    for losses in found[1:]:
+        assert losses == pytest.approx(found[0], rel=1e-5)
+
+
+def test_a_model_without_a_loss_is_trained_from_the_command_line(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("gan.ab").write_text(GAN)
+    random = np.random.default_rng(0)
+    np.savez("data.npz", images=random.normal(size=(40, 4)), noise=random.normal(size=(40, 3)),
+             unused=np.arange(40))
+    assert main(["train", "gan.ab", "--data", "data.npz", "--json"]) == 0
+    out, err = capsys.readouterr()
+    report = json.loads(out.splitlines()[-1])
+    assert (report["val_loss"], report["scored_rows"], report["metrics"]) == (None, 0, {})
+    assert report["reports"].keys() == {"critic"}
+    assert "training loss" in err
+    assert "validation" not in err
+
+
+def test_averaged_weights_write_the_text(
+    workplace: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = TINY.read_text() + "    ema = 0.9\n"
+    Path("averaged.ab").write_text(text)
+    assert main(["train", "averaged.ab", "--data", str(corpus), "--steps", "20", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    states = load_file(report["checkpoint"])
+    save_file({name.removeprefix("ema."): value for name, value in states.items()
+               if name.startswith("ema.") or f"ema.{name}" not in states}, "plain.safetensors")
+    assert main(["generate", "averaged.ab", "--checkpoint", report["checkpoint"], "--json",
+                 "--length", "20"]) == 0
+    written = json.loads(capsys.readouterr().out)["text"]
+    with ab.Session(plan_of(TINY.read_text())) as session:
+        session.load_state_dict(load_file("plain.safetensors"), strict=False)
+        assert session.generate("def ", 20) == harmless(written)
