@@ -18,11 +18,12 @@ from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import UserError
 from anabranch.ir.ops import Return
 from anabranch.ir.reference import evaluate
+from anabranch.ir.types import is_float
 from anabranch.lowering.differentiate import differentiate
 from anabranch.trials import small
 from tests.library.example import Example
 from tests.library.examples import EXAMPLES
-from tests.library.ops import FILES, OPS, op, stepped
+from tests.library.ops import FILES, OPS, op, stepped, trial
 
 
 def test_the_library_is_found() -> None:
@@ -57,6 +58,11 @@ def test_an_op_is_right_in_parts_and_its_gradient_agrees_with_differences(name: 
     report = check_op(op(name), op(name).definition)
     assert [mistake.message for mistake in report.mistakes] == []
     assert any(line.startswith("right in parts") for line in report.lines), report.lines
+    function = trial(name).function
+    last = function.body.last
+    assert last is not None
+    if float_inputs(function) and any(is_float(v.type.dtype) for v in last.operands):
+        assert any(line.startswith("gradient by") for line in report.lines), report.lines
 
 
 def packs(name: str) -> set[str]:

@@ -4,18 +4,24 @@ in value and gradient, whole and in parts. `python -m benchmarks.coverage` tries
 from __future__ import annotations
 
 import functools
+import re
 import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
-from benchmarks.oracles import judge, nodes, samples
+from benchmarks.oracles import contract, judge, nodes, samples
 from benchmarks.oracles.cases import Case
 from benchmarks.oracles.contract import ADAPTERS, NODES
 from benchmarks.oracles.judge import Trial
 from benchmarks.oracles.placements import Placement, placements
 from benchmarks.oracles.wishes import NODE_TYPES, OPERATORS
+from tests.library.examples import EXAMPLES
+from tests.library.ops import OPS
 
+# Draws and constants: tests/library/test_functions.py judges them by their statistics.
+WITHOUT_COUNTERPART = {"normal", "ones", "sample", "uniform"}
 AMONG = 12  # samples of an operator from which one is drawn
 GROUPS = 6  # whose kernels are compiled together
 infos = functools.cache(samples.entries)
@@ -41,6 +47,15 @@ def test_every_adapter_is_of_an_operator_that_torch_has_samples_of() -> None:
 def test_every_node_adapter_is_of_a_node_that_onnx_has_tests_of() -> None:
     assert NODES.keys() - nodes.tests().keys() == set()
     assert set(NODE_TYPES) - nodes.tests().keys() == set()
+
+
+def test_every_op_of_the_library_is_judged_by_someone_else() -> None:
+    """By an adapter that speaks of it, or by the function of PyTorch that an example names."""
+    folder = Path(contract.__file__).parent
+    adapters = [*folder.glob("adapters_*.py"), *folder.glob("nodes_*.py")]
+    spoken = set(re.findall(r"\w+", " ".join(path.read_text("utf-8") for path in adapters)))
+    judged = spoken | {example.op for example in EXAMPLES}
+    assert set(OPS) - judged - WITHOUT_COUNTERPART == set()
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
