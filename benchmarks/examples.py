@@ -54,8 +54,8 @@ class Task:
     curve: dict[str, Any] = field(default_factory=dict)  # set for the curves as well
 
 
-def sgd(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, momentum=0.9)
+def sgd(decay: float = 0.0) -> Callable[..., torch.optim.Optimizer]:
+    return functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=decay)
 
 
 def adamw(decay: float, second: float = 0.999) -> Callable[..., torch.optim.Optimizer]:
@@ -63,7 +63,7 @@ def adamw(decay: float, second: float = 0.999) -> Callable[..., torch.optim.Opti
 
 
 TASKS = {
-    "mlp": Task("digits", ACCURACY, 0.964, peers.mlp, peers.cross_entropy, sgd, lambda _: 0.1),
+    "mlp": Task("digits", ACCURACY, 0.964, peers.mlp, peers.cross_entropy, sgd(), lambda _: 0.1),
     "gpt": Task("text", "nats per byte", 2.17, peers.gpt, peers.cross_entropy, adamw(0.1, 0.95),
                 lambda _: 3e-3, clip=1.0,
                 set={"context": 64, "dim": 64, "depth": 2, "steps": 400, "lr": 3e-3}),
@@ -72,7 +72,7 @@ TASKS = {
     "wide_and_deep": Task("movielens", ROOT, 0.905, peers.wide_and_deep,
                           torch.nn.functional.mse_loss, adamw(0.01), peers.cosine(5e-3, 50, 1000),
                           curve={"drop": 0.0}),
-    "faces": Task("faces", "loss", None, peers.faces, peers.with_margin, sgd, lambda _: 0.5),
+    "faces": Task("faces", "loss", None, peers.faces, peers.with_margin, sgd(), lambda _: 0.5),
 }
 
 
@@ -152,9 +152,9 @@ def of_loss(task: Task, loss: float) -> float:
 def trainer(task: Task, program: ab.Program, reader: Reader) -> Trainer:
     """Torch with our initial weights."""
     with ab.Session(compiled(task, program, reader, {})) as session:
-        weights = {name: tensor.requires_grad_()
-                   for name, tensor in session.state_dict(torch=True).items()}
-    optimizer = task.optimizer(list(weights.values()))
+        weights = session.state_dict(torch=True)
+    learned = [w.requires_grad_() for name, w in weights.items() if "running_" not in name]
+    optimizer = task.optimizer(learned)
     return Trainer(weights, task.forward, task.loss, optimizer, task.rate, task.clip)
 
 

@@ -26,7 +26,32 @@ def layer_norm(w: Weights, path: str, x: Tensor) -> Tensor:
 
 
 def mlp(w: Weights, x: Tensor) -> Tensor:
-    return linear(w, "second", F.relu(linear(w, "first", x)))
+    return linear(w, "second", F.relu(linear(w, "first", x.flatten(1))))
+
+
+def conv(w: Weights, path: str, x: Tensor, stride: int = 1) -> Tensor:
+    """Places at the border are kept."""
+    weight = w[f"{path}.weight"]
+    return F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+
+
+def batch_norm(w: Weights, path: str, x: Tensor) -> Tensor:
+    """By the batch, whose statistics are kept, while there are gradients."""
+    names = ("running_mean", "running_var", "weight", "bias")
+    return F.batch_norm(x, *(w[f"{path}.{n}"] for n in names), training=torch.is_grad_enabled())
+
+
+def resnet(w: Weights, x: Tensor) -> Tensor:
+    x = F.relu(batch_norm(w, "norm", conv(w, "stem", x[:, None])))
+    for i in range(depth(w)):
+        path = f"blocks.{i}"
+        stride = w[f"{path}.conv1.weight"].shape[0] // x.shape[1]
+        y = F.relu(batch_norm(w, f"{path}.norm1", conv(w, f"{path}.conv1", x, stride)))
+        y = batch_norm(w, f"{path}.norm2", conv(w, f"{path}.conv2", y))
+        if f"{path}.short.weight" in w:
+            x = batch_norm(w, f"{path}.norm3", conv(w, f"{path}.short", x, stride))
+        x = F.relu(x + y)
+    return linear(w, "head", x.mean((2, 3)))
 
 
 def block(w: Weights, path: str, x: Tensor, heads: int, *, causal: bool) -> Tensor:

@@ -24,7 +24,7 @@ def digits() -> Arrays:
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
-    return {"x": np.float32(pixels / 16), "label": np.int64(labels)}
+    return {"x": np.float32(pixels.reshape(-1, 8, 8) / 16), "label": np.int64(labels)}
 
 
 def mnist() -> Arrays:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from importlib.resources import files
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from examples.prepare import DATA
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STORED = next((path for parent in Path(__file__).resolve().parents
-               if (path := parent / "shared" / "data").is_dir()), None)
+               if (path := parent / "shared" / "data").is_dir()), Path("nowhere"))
 MESHES: list[dict[str, int]] = [{"data": 2}, {"model": 2}, {"data": 2, "model": 2}]
 
 # A program, its data, the package that has them, and what makes it small.
@@ -110,7 +111,7 @@ def test_the_scores_of_a_split_table_of_classes_never_travel() -> None:
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Any]:
-    if STORED is None:
+    if not STORED.exists():
         pytest.skip("there is no shared/data, where the reference outputs are")
     found: dict[str, Any] = json.loads((STORED / "golden.json").read_text())
     return found
@@ -131,16 +132,11 @@ def test_bert_gives_the_sentences_of_minilm_the_vectors_they_have(
     program = ab.load(EXAMPLES / "bert.ab")
     bert = program.Bert(vocab=30522, context=512, dim=384, depth=6, heads=12, hidden=1536)
 
-    def run(function: Any) -> Any:
-        plan = ab.compile(function, mesh=ab.Mesh(**mesh), **arrays)
-        assert_split(plan, "words", mesh.get("model", 1))
-        with ab.Session(plan) as session:
-            session.load_state_dict(weights)
-            return session(**arrays)
-
-    np.testing.assert_allclose(
-        run(bert.forward)[0, 0, :8], expected["last_hidden_row0_first8"], atol=1e-4)
-    vectors = run(bert.encode)
+    assert_split(ab.compile(bert.forward, mesh=ab.Mesh(**mesh), **arrays), "words",
+                 mesh.get("model", 1))
+    hidden = outputs(bert.forward, weights, mesh, **arrays)
+    np.testing.assert_allclose(hidden[0, 0, :8], expected["last_hidden_row0_first8"], atol=1e-4)
+    vectors = outputs(bert.encode, weights, mesh, **arrays)
     np.testing.assert_allclose(vectors[:, :16], expected["embedding_first16"], atol=1e-5)
     np.testing.assert_allclose(vectors @ vectors.T, expected["cosine"], atol=1e-5)
 
@@ -152,3 +148,32 @@ def assert_split(plan: ab.Plan, name: str, ranks: int) -> None:
              if r.kind == "state" and plan.values[r.value].name == name}
     rows = next(plan.values[s.value].shape[0] for s in plan.states if s.name == name)
     assert {*parts.values()} == {rows // ranks, -(-rows // ranks)}
+
+
+def ramp(*shape: int) -> Any:
+    """The input that the reference outputs are of."""
+    places = np.arange(math.prod(shape))
+    return ((37 * places + 11) % 101 / 50 - 1).astype(np.float32).reshape(shape)
+
+
+def outputs(function: Any, weights: Mapping[str, Any], mesh: dict[str, int], **arrays: Any) -> Any:
+    with ab.Session(ab.compile(function, mesh=ab.Mesh(**mesh), **arrays)) as session:
+        session.load_state_dict(weights)
+        return session(**arrays)
+
+
+FEW: list[dict[str, int]] = [{}, {"data": 2}, {"model": 2}]
+
+
+@pytest.mark.parametrize("mesh", [*FEW, {"data": 2, "model": 2}])
+def test_silero_hears_whether_somebody_speaks(golden: dict[str, Any], mesh: dict[str, int]) -> None:
+    """The weights are those of an ONNX file: its gates stand in another order than PyTorch's."""
+    weights = ab.load_weights(STORED / "silero_vad_16k_sequence.onnx",
+                              rename=read_table(EXAMPLES / "vad.json"))
+    nothing = np.zeros((1, 1, 128), np.float32)
+    chance, h, c = outputs(ab.load(EXAMPLES / "vad.ab").VAD().forward, weights, mesh,
+                           sound=0.2 * ramp(8, 576), h=nothing, c=nothing)
+    expected = golden["silero_vad_16k"]
+    np.testing.assert_allclose(chance, expected["prob"], atol=1e-5)
+    np.testing.assert_allclose(h.ravel()[:8], expected["hn_first8"], atol=1e-5)
+    np.testing.assert_allclose(c.ravel()[:8], expected["cn_first8"], atol=1e-5)
