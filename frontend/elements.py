@@ -118,6 +118,9 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
     args = tuple(convert(element, dtype, span) for element in elements)
     if fn in ("floordiv", "mod") and args[1] == Const(0, dtype) and not is_float(dtype):
         raise fail("division by zero", span)
+    if fn == "pow" and not is_float(dtype) and isinstance(args[1], Const) and args[1].value < 0:
+        raise fail(f"the power {args[1].value} of integers", span,
+                   help="make floats of them first: f32(x)")
     result = "bool" if PRIMITIVES[fn].kind == "bool" else dtype
     return Element(_simplified(fn, args, dtype), result, level)
 

@@ -181,6 +181,14 @@ def _element(value: object) -> Element | None:
     return value if isinstance(value, Element) else None
 
 
+def _as_floats(head: str, x: Tensor) -> Tensor:
+    """Whole numbers given for `Float` become f32."""
+    if head != "Float" or is_float(x.dtype) or x.element.level == WEAK:
+        return x
+    cast = Element(elements.convert(x.element, "f32"), "f32", x.element.level)
+    return Tensor(x.shape, cast)
+
+
 def _in_dtype(value: object, dtype: str) -> object:
     """A tensor or element in a dtype; numbers give way by themselves."""
     element = value.element if isinstance(value, Tensor) else value
@@ -200,6 +208,8 @@ def _accepted(param: s.Param, argument: Argument, binding: Binding) -> object:
     match type_:
         case s.Index(s.Name(head), items) if is_dtype(head, binding.outer):
             x = _as_tensor(value, what, argument.span)
+            if isinstance(binding.outer.find(head), Generic):
+                x = _as_floats(head, x)
             _bind_dtype(head, x, what, argument.span, binding)
             _bind_shape(items, x, what, argument.span, type_.span, binding)
             if isinstance(value, State):

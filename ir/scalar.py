@@ -88,8 +88,10 @@ def _mod(a: Any, b: Any) -> Any:
 
 
 def _pow(a: Any, b: Any) -> Any:
+    """Negative powers of integers are rounded towards 0: those of 1 and -1 are whole."""
     if np.issubdtype(np.asarray(b).dtype, np.integer):
-        return np.where(np.asarray(b) < 0, 0, np.power(a, np.maximum(b, 0)))
+        whole = np.power(a, np.where(np.asarray(b) < 0, np.bitwise_and(b, 1), b))
+        return np.where((np.asarray(b) < 0) & (np.multiply(a, a) != 1), 0, whole)
     return np.power(a, b)
 
 

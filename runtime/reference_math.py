@@ -64,8 +64,9 @@ def mod(a: Array, b: Array) -> Array:
 def power(a: Array, b: Array) -> Array:
     if b.dtype.kind == "f":
         return np.asarray(np.power(a, b))
-    zero = b.dtype.type(0)
-    return np.asarray(np.where(b < 0, zero, np.power(a, np.maximum(b, zero))))
+    zero, one = b.dtype.type(0), b.dtype.type(1)
+    whole = np.power(a, np.where(b < 0, b & one, b))
+    return np.asarray(np.where((b < 0) & (a * a != one), zero, whole))
 
 
 def _shifted(shift: np.ufunc) -> Callable[..., Array]:
