@@ -45,6 +45,9 @@ nn.functional.cosine_similarity nn.functional.cosine_embedding_loss
 nn.functional.triplet_margin_loss nn.functional.margin_ranking_loss
 nn.functional.hinge_embedding_loss nn.functional.soft_margin_loss nn.functional.poisson_nll_loss
 nn.functional.gaussian_nll_loss nn.functional.pairwise_distance cdist
+erfinv lgamma digamma signbit isposinf isneginf bitwise_left_shift bitwise_right_shift
+round.decimals_0 round.decimals_3 round.decimals_neg_3 nansum take index_fill searchsorted
+bucketize cross linalg.cross rot90 unfold column_stack diag_embed
 """
 
 OPERATORS: tuple[str, ...] = tuple(_NAMES.split())
