@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from anabranch.codegen import PRELUDE
+from anabranch.ir import scalar
 from anabranch.ir.reference import convert
+from anabranch.runtime import reference_math
 from anabranch.runtime.build import build, find_toolchain
 from anabranch.runtime.native import HEADER, load
 from tests.codegen.harness import Array
@@ -140,3 +142,22 @@ def test_integer_division_rounds_down_and_never_traps(
     getattr(load(Path(path)), f"{full}_pairs")(*pointers, ctypes.c_int64(a.size))
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(got, function(a, b))
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("name", ["shl", "shr", "pow"])
+def test_bits_and_powers_of_integers_are_those_of_the_reference(name: str, kind: str) -> None:
+    """Shifts by more than the width, and by less than 0; negative powers."""
+    toolchain = find_toolchain()
+    assert toolchain is not None
+    dtype = np.dtype(kind)
+    full = f"{name}_{'u' if kind.startswith('u') else 'i'}{8 * dtype.itemsize}"
+    (path,) = build(toolchain, f"{HEADER}\n{PRELUDE}",
+                    [PAIRS.format(name=full, kind=f"{kind}_t")])
+    numbers = np.array([0, 1, 2, 3, 7, 8, 31, 32, 64, 100, -1, -2, -9], np.int64).astype(dtype)
+    a, b = (np.ascontiguousarray(x.ravel()) for x in np.meshgrid(numbers, numbers))
+    got = np.empty_like(a)
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, got)]
+    getattr(load(Path(path)), f"{full}_pairs")(*pointers, ctypes.c_int64(a.size))
+    np.testing.assert_array_equal(got, scalar.PRIMITIVES[name].evaluate(a, b))
+    np.testing.assert_array_equal(got, reference_math.PRIMITIVES[name](a, b))
