@@ -62,7 +62,8 @@ def _array(given: Any) -> Any:
         given = numpy_helper.to_array(given)
     if not isinstance(given, np.ndarray | np.generic):
         return None
-    return np.asarray(given) if given.dtype.kind in "fiub" or _is_bf16(given) else None
+    ordinary = given.dtype.kind in "fiub" and "float8" not in str(given.dtype)
+    return np.asarray(given) if ordinary or _is_bf16(given) else None
 
 
 def _is_bf16(array: Any) -> bool:

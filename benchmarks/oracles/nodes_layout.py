@@ -90,9 +90,7 @@ def _gather(x: Operand, ids: Operand, *, axis: int = 0) -> str:
 
 @node("Range")
 def _range(start: Operand, end: Operand, step: Operand) -> str:
-    if start.dtype not in ("i32", "i64"):
-        raise Unsupported("arange takes integers")
-    made = f"arange({', '.join(str(int(o.value)) for o in (start, end, step))})"
+    made = f"arange({', '.join(str(o.value.item()) for o in (start, end, step))})"
     return f"{start.dtype}({made})"
 
 
@@ -102,5 +100,6 @@ def _one_hot(ids: Operand, depth: Operand, values: Operand, *, axis: int = -1) -
     order = [d for d in range(ids.ndim)]
     order.insert(at, ids.ndim)
     whole = f"{ids}" if ids.dtype in ("i64", "i32", "i16", "i8", "u8") else f"i64({ids})"
-    return (f"hot = transpose(one_hot({whole} % {count}, {count}), {order})\n"
+    inside = f"where({whole} < 0, {whole} + {count}, {whole})"
+    return (f"hot = transpose(one_hot({inside}, {count}), {order})\n"
             f"return where(hot == 1, {values}[1], {values}[0])")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, dtype_name, node
+from benchmarks.oracles.contract import Operand, Unsupported, node
 
 UNARY = {
     "Abs": "abs({})", "Acos": "acos({})", "Asin": "asin({})", "Atan": "atan({})",
@@ -146,7 +146,7 @@ def _cast(x: Operand, *, to: int, saturate: int = 1, round_mode: str = "up") -> 
 
 @node("CastLike")
 def _cast_like(x: Operand, other: Operand, *, saturate: int = 1, round_mode: str = "up") -> str:
-    return f"{dtype_name(other.value.dtype)}({x})"
+    return f"{other.dtype}({x})"
 
 
 # ---- reductions

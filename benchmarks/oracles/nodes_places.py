@@ -1,0 +1,113 @@
+"""Adapters of ONNX's nodes that read and write at places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.oracles.contract import Operand, Unsupported, node
+from benchmarks.oracles.nodes_layout import numbers
+
+
+def _wrapped(ids: Operand, length: int) -> str:
+    """Places counted from the end are negative in ONNX."""
+    return f"where({ids} < 0, {ids} + {length}, {ids})"
+
+
+@node("GatherElements")
+def _gather(x: Operand, ids: Operand, *, axis: int = 0) -> str:
+    return f"gather({x}, {_wrapped(ids, x.shape[axis])}, {axis})"
+
+
+@node("ScatterElements")
+def _scatter(x: Operand, ids: Operand, source: Operand, *, axis: int = 0, reduction: str = "none"
+             ) -> str:
+    if reduction not in ("none", "add"):
+        raise Unsupported("scatter writes or adds")
+    name = "scatter" if reduction == "none" else "scatter_add"
+    return f"{name}({x}, {_wrapped(ids, x.shape[axis])}, {source}, {axis})"
+
+
+@node("TopK")
+def _topk(x: Operand, k: Operand, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> str:
+    call = f"topk({x}, {numbers(k)[0]}, axis={axis}, largest={bool(largest)})"
+    return f"values, places = {call}\nreturn values, places"
+
+
+@node("Trilu")
+def _trilu(x: Operand, k: Operand | None = None, *, upper: int = 1) -> str:
+    return f"{'triu' if upper else 'tril'}({x}, {(numbers(k) or [0])[0]})"
+
+
+@node("Tile")
+def _tile(x: Operand, counts: Operand) -> str:
+    return f"tile({x}, {numbers(counts)})"
+
+
+@node("Pad")
+def _pad(x: Operand, pads: Operand, value: Operand | None = None, axes: Operand | None = None, *,
+         mode: str = "constant") -> str:
+    widths, given = [[0, 0] for _ in range(x.ndim)], numbers(pads)
+    along = numbers(axes) or list(range(x.ndim))
+    for place, axis in enumerate(along):
+        widths[axis] = [given[place], given[place + len(along)]]
+    if min(map(min, widths)) < 0:
+        raise Unsupported("the width of a border is not negative: a slice takes places away")
+    filler = 0 if value is None else value.value.reshape(-1)[0].item()
+    words = {"edge": "replicate", "wrap": "circular"}
+    return f'pad({x}, {widths}, {filler}, "{words.get(mode, mode)}")'
+
+
+@node("EyeLike")
+def _eye(x: Operand, *, dtype: int = 0, k: int = 0) -> str:
+    names = {1: "f32", 6: "i32", 7: "i64", 11: "f64"}
+    rows, columns = x.shape
+    kind = names[dtype] if dtype else x.dtype
+    return f"i = arange({rows})\nreturn {kind}(arange({columns}) - {k} == i[:, None])"
+
+
+@node("ConstantOfShape")
+def _constant(shape: Operand, *, value: Any = None) -> str:
+    number, dtype = (0.0, "f32") if value is None else (
+        (value.float_data or value.int32_data or value.int64_data or [0])[0],
+        {1: "f32", 6: "i32", 7: "i64"}[value.data_type])
+    return f"full({numbers(shape)}, {number}, {dtype})"
+
+
+@node("Einsum")
+def _einsum(*xs: Operand, equation: str) -> str:
+    return f'einsum("{equation}", {", ".join(map(str, xs))})'
+
+
+@node("DepthToSpace")
+def _depth_to_space(x: Operand, *, blocksize: int, mode: str = "DCR") -> str:
+    n, c, h, w = x.shape
+    d = c // blocksize ** 2
+    if mode == "CRD":
+        return f"pixel_shuffle({x}, {blocksize})"
+    return (f"y = transpose(reshape({x}, {[n, blocksize, blocksize, d, h, w]}), "
+            f"[0, 3, 4, 1, 5, 2])\n"
+            f"return reshape(y, {[n, d, h * blocksize, w * blocksize]})")
+
+
+@node("BitwiseAnd")
+def _and(x: Operand, y: Operand) -> str:
+    return f"bitwise_and({x}, {y})"
+
+
+@node("BitwiseOr")
+def _or(x: Operand, y: Operand) -> str:
+    return f"bitwise_or({x}, {y})"
+
+
+@node("BitwiseXor")
+def _xor(x: Operand, y: Operand) -> str:
+    return f"bitwise_xor({x}, {y})"
+
+
+@node("BitwiseNot")
+def _not(x: Operand) -> str:
+    return f"bitwise_not({x})"
+
+
+for _kind, _ours in {"Acosh": "acosh", "Asinh": "asinh", "Atanh": "atanh"}.items():
+    node(_kind)(lambda x, function=_ours: f"{function}({x})")
