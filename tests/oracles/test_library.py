@@ -74,7 +74,8 @@ def test_nodes_agree_with_onnx(group: int) -> None:
     found = []
     for kind in sorted(NODES)[group::2]:
         cases = [case for case in nodes.cases(kind) if isinstance(case, Case)]
-        case = cases[zlib.crc32(kind.encode()) % len(cases)]
-        found.append((case, nodes.placements(case)[:1]))
+        if cases:
+            case = cases[zlib.crc32(kind.encode()) % len(cases)]
+            found.append((case, nodes.placements(case)[:1]))
     assert len(found) > 5
     check(found)
