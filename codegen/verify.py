@@ -210,10 +210,12 @@ def _kept(
     found = []
     for part in parts:
         match part:
-            case Call("lt", (expr, Ref(bound))) if bound in ints:
-                low = _interval(expr, known)
+            case Call("lt", (expr, (Ref() | Const()) as bound)):
+                size, low = _interval(bound, known), _interval(expr, known)
+                if size is None or size[0] != size[1]:
+                    continue
                 if show(expr) in positive or (low is not None and low[0] >= 0):
-                    found.append((show(expr), _terms(expr, ints), ints[bound]))
+                    found.append((show(expr), _terms(expr, ints), size[1]))
     return found
 
 

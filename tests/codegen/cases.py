@@ -148,6 +148,9 @@ rand(3, %seed[], %step[], (i + origin(4, 2)) * 70 + j) >= 0.25, %x[i, j] / 0.75,
     "normal numbers": """(seed %seed: i64[], step %step: i64[]) {
         %y: f32[19, 70] = [i, j] randn(1, %seed[], %step[], i * 70 + j)
         return %y""",
+    "routing into one place": """(%x: f32[3, 2], %k: i64[3, 2]) {
+        %y: f32[3, 1] = [i, v] max[n < 2 if %k[i, n] - origin(2, 1) == v](%x[i, n])
+        return %y""",
     "a sum over nothing": """(%x: f32[0]) {
         %y: f32[2, 4] = [i, j] sum[k < 0](%x[k * 0 + ((i * 0 + 0) * 4 + j)])
         return %y""",
