@@ -270,3 +270,19 @@ def test_mistakes_on_whole_tensors(expression, message):
     with pytest.raises(UserError, match=message) as caught:
         evaluated(expression, x=normal(3), i=np.array([1, 2, 0]))
     assert "^" in str(caught.value)
+
+
+def test_sums_of_tensors_are_widened_and_sums_that_a_statement_writes_are_not() -> None:
+    """As in PyTorch: `sum(x)` of i32 is i64, even of one number, and a product stays i32."""
+    source = program("""
+        op total(x: T[N]) -> T[]:
+            y[] = sum[n](x[n])
+            return y
+
+        def f(x: i32[2, 2], one: i32[], truth: f32[]):
+            return sum(x), sum(one), x @ x, total(x[0]), any(truth), sum(x > 1)
+        """)
+    x = np.array([[1, 2], [3, 4]], np.int32)
+    found = call(source, "f", x=x, one=np.int32(7), truth=np.float32(0.5))
+    assert [r.dtype.name for r in found] == ["int64", "int64", "int32", "int32", "bool", "int64"]
+    assert [np.asarray(r).tolist() for r in found] == [10, 7, (x @ x).tolist(), 3, True, 3]
