@@ -40,7 +40,7 @@ from anabranch.lowering.simplify import simplify
 from anabranch.trials import Trial, elementwise
 
 SIZES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)  # so that an extent says whose it is
-FITTING = (2, 3, 4, 5, 6, 7, 8, 10, 12)
+FITTING = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 DRAWN, ENOUGH = 400, 4  # sets of sizes that are tried, and how many with a meaning are compared
 PARTS = 2
 AXIS = Mesh.of(axis=PARTS)

@@ -8,8 +8,9 @@ indices stay in their tables and, where an op wants that, numbers are between 0 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,11 @@ Domain = tuple[float, float]
 
 USUAL = (((5, 7, 11), 2), ((5,), 1), ((25, 5), 2), ((10, 5), 2), ((20, 10), 1), ((12,), 2),
          ((8, 8, 4), 3), ((64, 32, 16, 8, 4, 2), 0))  # sizes, in order, and the length of packs
-SMALL = (((2, 1), 2), ((1, 2), 1), ((0, 3), 2), ((3, 0, 2), 1), ((0,), 1), ((4,), 0),
-         ((0, *(2,) * 9), 1))
+SMALL = (((2, 1), 2), ((1, 2), 1), ((0, 3), 2), ((3, 0, 2), 1), ((0,), 1), ((1,), 0), ((2,), 0),
+         ((4,), 0), ((0, *(2,) * 9), 1))
+USUAL_SIZES, SMALL_SIZES = (1, 3, 4, 5, 7), (0, 1, 2, 2, 4)
+DRAWN = 400  # sets of sizes that are tried where these have no meaning
+MOST_POINTS = 300_000  # of one statement: nobody waits for a trial
 DOMAINS = ((-math.inf, math.inf), (0.1, 0.9), (1.1, 1.9))  # of floats, until results are finite
 FEW_INDICES = 3  # integers are below this where nothing bounds them
 SEED = 0
@@ -56,25 +60,46 @@ class Trial:
 
 def usual(function: Function) -> Trial | None:
     """A trial with sizes that do not divide, or the first of other sizes that have a meaning."""
-    return next(_trials(function, USUAL), None)
+    sizes = [*USUAL, *_drawn(USUAL_SIZES, [1, 0, 2])]
+    return next(_trials(function, sizes), None)
 
 
 def small(function: Function) -> Iterator[Trial]:
     """Trials in which shards, or whole tensors, are empty. Not all of them have a meaning."""
-    return _trials(function, SMALL)
+    found = list(_trials(function, SMALL))
+    if not found:
+        for length in (0, 1):
+            found += islice(_trials(function, _drawn(SMALL_SIZES, [length])), 2)
+    return iter(found)
+
+
+def _drawn(choices: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[Sequence[int], int]]:
+    """Sizes for an op that wants them to fit together in its own way."""
+    random = np.random.default_rng(SEED)
+    for number in range(DRAWN):
+        sizes = random.choice(choices, len(USUAL[-1][0]) * 2)
+        yield [int(size) for size in sizes], lengths[number % len(lengths)]
 
 
 def _trials(
-    function: Function, sizes: Sequence[tuple[Sequence[int], int]]
+    function: Function, sizes: Iterable[tuple[Sequence[int], int]]
 ) -> Iterator[Trial]:
     for numbers, length in sizes:
         given = sample(function, numbers, length)
         if given is None:
             return
         shape = [numbers[n % len(numbers)] for n in range(length)]
-        trial = trial_with(function, {**given, **elementwise(function, shape)})
-        if trial is not None:
-            yield trial
+        wanted = {**given, **elementwise(function, shape)}
+        made = _made(function, wanted)
+        if made is not None and _points(made) <= MOST_POINTS and (
+                arguments := accepted(made)) is not None:
+            yield Trial(made, arguments, wanted)
+
+
+def _points(function: IrFunction) -> int:
+    """How many terms the largest statement has."""
+    return max((math.prod(n for _, n in op.ranges) for op in function.body
+                if isinstance(op, Compute)), default=0)
 
 
 def elementwise(function: Function, shape: list[int]) -> dict[str, object]:
@@ -90,15 +115,9 @@ def elementwise(function: Function, shape: list[int]) -> dict[str, object]:
 def trial_with(function: Function, given: Mapping[str, object]) -> Trial | None:
     """A trial with these sizes and parameters; None where they, or the data, have no meaning for
     the op."""
-    builder = Builder(function.definition.name, training=True)
-    try:
-        made = build_entry(function, Sizes(given), builder)
-    except UserError:
-        return None
-    if any(isinstance(op, Gradient) for op in made.body):
-        differentiate(Module({made.name: made}))
-    arguments = accepted(made)
-    return None if arguments is None else Trial(made, arguments, given)
+    made = _made(function, given)
+    arguments = None if made is None else accepted(made)
+    return None if made is None or arguments is None else Trial(made, arguments, given)
 
 
 def accepted(function: IrFunction) -> tuple[Array, ...] | None:
@@ -113,6 +132,17 @@ def accepted(function: IrFunction) -> tuple[Array, ...] | None:
         if all(np.all(np.isfinite(r)) for r in results):
             break
     return arguments
+
+
+def _made(function: Function, given: Mapping[str, object]) -> IrFunction | None:
+    builder = Builder(function.definition.name, training=True)
+    try:
+        made = build_entry(function, Sizes(given), builder)
+    except UserError:
+        return None
+    if any(isinstance(op, Gradient) for op in made.body):
+        differentiate(Module({made.name: made}))
+    return made
 
 
 # ---- data

@@ -149,7 +149,8 @@ class _Verifier:
         reach, below, divisor = 0, 0, 0
         ordered = sorted(terms.items(), key=lambda term: abs(term[1]))
         for k, (name, stride) in enumerate(ordered):
-            extent = sizes.get(name) or sums.get(name) or self._loop_size(name, loops)
+            extent = (sizes.get(name) or sums.get(name) or self._loop_size(name, loops)
+                      or self._reach(name, index, loops))
             if extent is None:  # a place that was loaded: as large as the next stride allows
                 following = abs(ordered[k + 1][1]) if k + 1 < len(ordered) else UNBOUNDED
                 extent = max(1, following // abs(stride))
@@ -168,6 +169,18 @@ class _Verifier:
             if loop.axis == name:
                 stop = _interval(loop.stop, self._widest())
                 return None if stop is None else max(1, stop[1])
+        return None
+
+    def _reach(self, name: str, index: Expr, loops: tuple[Loop, ...]) -> int | None:
+        """How many places the term of an index that reads so, such as `n * 7 // 2`, can take."""
+        known = self._widest()
+        for loop in loops:
+            size = self._loop_size(loop.axis, loops)
+            known[loop.axis] = None if size is None else (0, size - 1)
+        for _, expr in _summands(index, 1, self.ints):
+            bounds = _interval(expr, known) if isinstance(expr, Call) else None
+            if bounds is not None and show(expr) == name:
+                return bounds[1] - bounds[0] + 1
         return None
 
     def _widest(self) -> dict[str, Interval | None]:
@@ -216,7 +229,11 @@ def _kept(
                     continue
                 if show(expr) in positive or (low is not None and low[0] >= 0):
                     found.append((show(expr), _terms(expr, ints), size[1]))
-    return found
+            case Call("ge", (expr, Const(0))):
+                high = _interval(expr, known)  # no test is needed where it cannot be more
+                if high is not None:
+                    found.append((show(expr), _terms(expr, ints), max(1, high[1] + 1)))
+    return sorted(found, key=lambda kept: kept[2])  # the narrowest bound of a sum counts
 
 
 def _not_negative(condition: Expr) -> list[Expr]:

@@ -85,7 +85,11 @@ def _lazy_where(node: s.Call, frame: Frame) -> Element:
     """In index notation a branch is evaluated under its condition."""
     if len(node.args) != 3 or node.keywords:
         raise fail("'where' takes a condition and two values", node.span)
-    condition = as_element(evaluate(node.args[0], frame), frame, node.args[0].span)
+    value = evaluate(node.args[0], frame)
+    if isinstance(value, bool):
+        chosen = node.args[1 if value else 2]
+        return as_element(evaluate(chosen, frame), frame, chosen.span)
+    condition = as_element(value, frame, node.args[0].span)
     index = frame.index
     assert index is not None
     branches = []

@@ -389,16 +389,13 @@ def sample(
 ) -> Mapping[str, object] | None:
     """Values for the names of a signature; None if it needs one that cannot be made up."""
     definition = function.definition
-    found: dict[str, object] = {}
     if isinstance(definition, s.FuncDef) and any(p.type is None for p in definition.params):
         return None
+    found = _dimensions(definition, sizes, length)
     for param in definition.params:
         type_, _ = without_layout(param.type)
         kind = kind_of(param, function.scope)
         match type_:
-            case s.Index(_, items):
-                for item in items:
-                    _name(item, sizes, length, found)
             case s.List():
                 return None
         if param.default is None and kind in ("int", "float"):
@@ -408,6 +405,18 @@ def sample(
         elif param.default is None and kind not in ("", "Key"):
             return None
     return found
+
+
+def _dimensions(
+    definition: s.OpDef | s.FuncDef, sizes: Sequence[int], length: int
+) -> dict[str, object]:
+    """Values for the names in the types of parameters that are no parameters themselves."""
+    found: dict[str, object] = {}
+    types = [without_layout(param.type)[0] for param in definition.params]
+    for item in (item for type_ in types if isinstance(type_, s.Index) for item in type_.items):
+        _name(item, sizes, length, found)
+    own = {param.name for param in definition.params}
+    return {name: size for name, size in found.items() if name not in own}
 
 
 def _name(item: s.Expr, sizes: Sequence[int], length: int, found: dict[str, object]) -> None:

@@ -98,6 +98,9 @@ def cast(dtype: str, element: Element, span: Span | None = None) -> Element:
     return Element(convert(element, dtype, span), dtype, level)
 
 
+NEUTRAL = {"add": 0, "mul": 1}  # what stands for a bias or a weight that is left out
+
+
 def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
     """A primitive on elements, promoted to one dtype."""
     if fn == "where":
@@ -113,8 +116,9 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
         if fn in ("floor", "ceil", "round", "trunc"):
             return elements[0]
         dtype = "f32"
-    if fn in ("isnan", "isinf") and not is_float(dtype):
-        dtype = "f32"
+    dtype = "f32" if fn in ("isnan", "isinf") and not is_float(dtype) else dtype
+    if _is_neutral(fn, elements):
+        return elements[0]
     args = tuple(convert(element, dtype, span) for element in elements)
     if fn in ("floordiv", "mod") and args[1] == Const(0, dtype) and not is_float(dtype):
         raise fail("division by zero", span)
@@ -123,6 +127,12 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
                    help="make floats of them first: f32(x)")
     result = "bool" if PRIMITIVES[fn].kind == "bool" else dtype
     return Element(_simplified(fn, args, dtype), result, level)
+
+
+def _is_neutral(fn: str, elements: Sequence[Element]) -> bool:
+    """Whether the second of the elements is a literal that leaves the first, a float, as it is."""
+    return fn in NEUTRAL and is_float(elements[0].dtype) and (
+        elements[1].level == WEAK and elements[1].expr == Const(NEUTRAL[fn], "i64"))
 
 
 def _on_bools(fn: str, elements: Sequence[Element], level: int, span: Span) -> Element:

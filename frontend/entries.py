@@ -141,7 +141,8 @@ def bound_names(function: Function, types: Mapping[str, TensorType]) -> dict[str
         match type_:
             case s.Index(s.Name(head), items):
                 found[param.name] = True  # an optional tensor is there
-                found |= {k: v for k, v in _bound(items, given.shape) if k not in found}
+                found |= {k: v for k, v in _bound(items, given.shape, function.scope)
+                          if k not in found}
                 if isinstance(function.scope.find(head), Generic):
                     found.setdefault(head, given.dtype)
             case s.Name(head) if isinstance(function.scope.find(head), Generic | Dtype):
@@ -151,14 +152,16 @@ def bound_names(function: Function, types: Mapping[str, TensorType]) -> dict[str
 
 
 def _bound(
-    items: Sequence[s.Expr], shape: tuple[int, ...]
+    items: Sequence[s.Expr], shape: tuple[int, ...], scope: Scope
 ) -> Iterator[tuple[str, int | list[int]]]:
     """Names in a type with the sizes they stand for; one pack may be of any length."""
-    if sum(isinstance(item, s.Star) for item in items) > 1:
+    lengths = [_length(item, scope) for item in items]
+    if lengths.count(None) > 1:
         return
+    rest = len(shape) - sum(n for n in lengths if n is not None)
     start = 0
-    for item in items:
-        length = len(shape) - len(items) + 1 if isinstance(item, s.Star) else 1
+    for item, known in zip(items, lengths, strict=True):
+        length = max(0, rest) if known is None else known
         part = shape[start:start + length]
         start += length
         match item:
@@ -166,3 +169,11 @@ def _bound(
                 yield name, part[0]
             case s.Star(s.Name(name)):
                 yield name, list(part)
+
+
+def _length(item: s.Expr, scope: Scope) -> int | None:
+    """How many dimensions an item of a type stands for, where the scope says it."""
+    if not isinstance(item, s.Star):
+        return 1
+    sizes = scope.find(item.value.id) if isinstance(item.value, s.Name) else None
+    return len(sizes) if isinstance(sizes, list | tuple) else None

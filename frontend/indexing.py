@@ -201,6 +201,7 @@ def _reduced(kind: str, function: s.Index, body: s.Expr, frame: Frame, index: In
     inner.index = replace(index, order=(*index.order, *reduced), extents=extents, leaned=leaned)
     guards = [_condition(item.condition, inner) for item in function.items
               if isinstance(item, s.Guard)]
+    guards = [guard for guard in guards if guard != Const(True, "bool")]
     inner.index = replace(inner.index, conditions=(*index.conditions, *guards))
     element = as_element(evaluate(body, inner), inner, body.span)
     guards += _inherited(element, guards, index, reduced, leaned[0])

@@ -111,8 +111,9 @@ def _has_types(value: object) -> bool:
 
 
 def _is_model(value: object) -> bool:
+    """Or a list of models, among which there may be functions."""
     if isinstance(value, list):
-        return all(map(_is_model, value))
+        return all(isinstance(each, Function) or _is_model(each) for each in value)
     return value is None or isinstance(value, Instance | State)
 
 

@@ -122,12 +122,11 @@ def _header(owner: str, params: Sequence[s.Param]) -> str:
 
 
 def kind_of(param: s.Param, scope: Scope) -> str:
-    """`Key`, `Shape`, `int`, ... for a parameter of such a type; an empty string for others."""
-    if isinstance(param.type, s.Name):
-        found = scope.find(param.type.id)
-        if isinstance(found, Kind):
-            return found.name
-    return ""
+    """`Key`, `Shape`, `int`, ... for a parameter of such a type, the first of several; an empty
+    string for others."""
+    first = None if param.type is None else alternatives(param.type)[0]
+    found = scope.find(first.id) if isinstance(first, s.Name) else None
+    return found.name if isinstance(found, Kind) else ""
 
 
 def bind(
@@ -500,6 +499,11 @@ def declared_type(node: s.Expr, binding: Binding) -> tuple[str | None, tuple[int
             for item in items:
                 shape += _sizes(item, binding)
             return _dtype_name(head, binding), tuple(shape)
+        case s.Index(s.Call() as head, items):
+            found = evaluate(head, binding.frame)
+            if isinstance(found, Dtype | Generic):
+                shape = [size for item in items for size in _sizes(item, binding)]
+                return found.name if isinstance(found, Dtype) else None, tuple(shape)
         case s.Name(head) if is_dtype(head, binding.outer):
             return None
     raise fail("a result is a tensor type", node.span, help="as in T[*I, N], or f32[]")

@@ -490,6 +490,8 @@ def _call(expr: Call, space: Space, active: Active) -> Array:
 def _checked(place: Expr, extent: Expr, space: Space, active: Active) -> Array:
     index, size = _value(place, space, active), _value(extent, space, active)
     wrong = (index < 0) | (index >= size)
+    if not all(space.shape):  # no element is computed, though what is read of empty tensors is 0
+        return index
     if active is not None:
         wrong = wrong & active
     if _happens(wrong, space):
@@ -525,7 +527,7 @@ def _read(expr: Read, space: Space, active: Active) -> Array:
             inside = _both(inside, within)
     values = _elements(expr, source, places, space)
     values = values.astype(carried(space.dtypes[expr.operand], space.double), copy=False)
-    if inside is None:
+    if inside is None or not all(space.shape):
         return values
     if expr.pad is not None:
         pad = _value(expr.pad, space, _both(active, ~inside))

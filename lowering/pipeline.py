@@ -24,6 +24,7 @@ from anabranch.lowering.machine import CPU2, Machine
 from anabranch.lowering.planner import plan
 from anabranch.lowering.recompute import recompute
 from anabranch.lowering.simplify import simplify
+from anabranch.lowering.windows import copy_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def global_passes(target: Target) -> tuple[Pass, ...]:
 def local_passes(rank: int, *, checked: bool = True) -> tuple[Pass, ...]:
     """One rank's part, to kernels. Unless `checked`, indices are clamped."""
     clamp = () if checked else (clamp_indices,)
-    return (partial(_localise, rank=rank), *clamp, fuse)
+    return (partial(_localise, rank=rank), *clamp, copy_windows, fuse)
 
 
 def _localise(module: Module, rank: int) -> Module:

@@ -62,18 +62,21 @@ def _adaptive(name: str) -> Any:
     return write
 
 
-def _values(function: Any) -> Any:
+def _values(function: Any, name: str) -> Any:
     """A pool of torch without the places of its largest elements, which the library does not
     give."""
     def pool(*args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return pool
+    def adaptive(x: Any, output_size: Any, return_indices: bool = False) -> Any:
+        return function(x, output_size)
+
+    return adaptive if name.startswith("adaptive") else pool
 
 
 for _axes in (1, 2, 3):
     for _pool in (f"max_pool{_axes}d", f"adaptive_max_pool{_axes}d"):
-        oracle(f"nn.functional.{_pool}")(_values(getattr(functional, _pool)))
+        oracle(f"nn.functional.{_pool}")(_values(getattr(functional, _pool), _pool))
     adapter(f"nn.functional.conv{_axes}d")(_conv(f"conv{_axes}d"))
     adapter(f"nn.functional.conv_transpose{_axes}d")(_conv_transpose(f"conv_transpose{_axes}d"))
     adapter(f"nn.functional.max_pool{_axes}d")(_max_pool(f"max_pool{_axes}d"))
@@ -100,7 +103,7 @@ def _channel_shuffle(x: Operand, groups: int) -> str:
 @adapter("nn.functional.unfold")
 def _unfold(x: Operand, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
             ) -> str:
-    return (f"unfold({x}, {setting(kernel_size)}, {setting(dilation)}, {setting(padding)}, "
+    return (f"im2col({x}, {setting(kernel_size)}, {setting(dilation)}, {setting(padding)}, "
             f"{setting(stride)})")
 
 

@@ -286,3 +286,20 @@ def test_sums_of_tensors_are_widened_and_sums_that_a_statement_writes_are_not() 
     found = call(source, "f", x=x, one=np.int32(7), truth=np.float32(0.5))
     assert [r.dtype.name for r in found] == ["int64", "int64", "int32", "int32", "bool", "int64"]
     assert [np.asarray(r).tolist() for r in found] == [10, 7, (x @ x).tolist(), 3, True, 3]
+@pytest.mark.parametrize("mean", ["mean(x)", "mean[n](x[n])", "mean[n if x[n] > 0](x[n])"])
+def test_a_mean_of_short_floats_is_right_where_their_sum_is_too_large(mean: str) -> None:
+    source = program(f"""
+        def f(x: T[N]) -> T[]:
+            return {mean}
+
+        def lost(x: T[N]) -> wide(T)[]:
+            return wide(T)(sum(x))
+
+        def wide(dtype):
+            return f32 if dtype in [f16, bf16] else dtype
+    """)
+    ones = np.ones(70000, np.float16)
+    assert call(source, "f", x=ones) == 1
+    assert call(source, "f", x=ones).dtype == np.float16
+    assert call(source, "lost", x=ones).dtype == np.float32
+    assert call(source, "lost", x=ones.astype(np.float64)).dtype == np.float64

@@ -391,3 +391,9 @@ def test_an_argument_of_another_shape_is_a_mistake_of_the_user() -> None:
 def test_an_empty_index_of_extent_one_is_no_variable() -> None:
     op = Compute([], "i64", [("i", 2)], [("i",), ()], add(Var("i"), integer(1)))
     assert_array_equal([[1], [2]], reference.evaluate_op(op, [])[0])
+
+
+def test_nothing_is_checked_where_no_element_is_computed() -> None:
+    x, ids = np.zeros((0, 3)), np.zeros((0, 3), np.int64)
+    y = value("y[i, j] = x[i, check(ids[i, j] - 1, 3)]", x=x, ids=ids)
+    assert y.shape == (0, 3)

@@ -24,7 +24,8 @@ class Example:
     An example without settings uses the sizes of the op's trial, with settings those, which may
     also set parameters that are known when compiling. `given` has arguments that must not be
     random; at a `kink` among them no difference measures a slope, and what PyTorch says of it is
-    a convention. Where that is not ours, `only_values` are compared.
+    a convention. Where that is not ours, `only_values` are compared; PyTorch has no gradient by
+    what is `constant`.
     """
 
     op: str
@@ -33,6 +34,7 @@ class Example:
     given: Mapping[str, Any] = field(default_factory=dict)
     kink: bool = False
     only_values: bool = False
+    constant: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return " ".join([self.op, *(f"{k}={v}" for k, v in self.settings.items())])

@@ -169,7 +169,9 @@ LAID = [
     Called("unsqueeze(x, -1)", lambda x: x.unsqueeze(-1), X),
     *(Called(f"atleast_{n}d(x)", getattr(torch, f"atleast_{n}d"), {"x": s})
       for n in (1, 2, 3) for s in ((), (3,), (3, 4))),
-    Called("pixel_unshuffle(x, 2)", lambda x: F.pixel_unshuffle(x, 2), {"x": (2, 3, 4, 6)}),
+    Called("interpolate(x, scale=2)", lambda x: F.interpolate(x, scale_factor=2),
+           {"x": (2, 3, 4, 3)}),
+    Called("weight_norm(v, g)", lambda v, g: torch._weight_norm(v, g), {"v": (3, 4), "g": (3, 1)}),
     Called("narrow(x, 1, -3, 2)", lambda x: x.narrow(1, -3, 2), X),
     Called("select(x, 1, -2)", lambda x: x.select(1, -2), X),
     Called("slice(x, 2, 1, 5, 2)", lambda x: x[:, :, 1:5:2], X),

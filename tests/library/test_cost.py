@@ -25,23 +25,23 @@ COUNTS = {
     "outer": "m*n",
     "linear": "I*n*(2*k + 1)",
     "bilinear": "I*n*(3*k*l + 1)",
-    "conv1d": "2*b*o*l*c*k",
-    "conv2d": "2*b*o*h*v*c*i*j",
-    # scores, scaled; their maximum; exponentials, summed; values, weighted and divided
-    "attention": "b*g*i*j*(2*d + 4) + b*h*i*j*(1 + 17) + b*g*i*j + b*g*i*c*(2*j + 4)",
+    "conv1d": "2*n0*n1*o*l*c*k",
+    "conv2d": "2*n0*o*h*v*c*i*j",
+    # scores, scaled; their maximum; exponentials, summed and divided; values, weighted
+    "attention": "b*g*i*j*(2*d + 4) + b*h*i*j*(1 + 17) + b*h*i*j*(1 + 4) + b*g*i*c*2*j",
     # the same, with a test `j <= i` at the maximum and in a `where`
-    "causal_attention": "b*g*i*j*(2*d + 4) + b*h*i*j*(2 + 19) + b*g*i*j + b*g*i*c*(2*j + 4)",
+    "causal_attention": "b*g*i*j*(2*d + 4) + b*h*i*j*(2 + 19) + b*h*i*j*(1 + 4) + b*g*i*c*2*j",
     # rows
     "softmax": "I*n*(1 + 17) + I*k + I*n*4",
     "log_softmax": "I*n*(1 + 18) + I*17 + I*n",
-    "layer_norm": "I*(n + 4) + I*(3*n + 4) + I*n*(1 + 1 + 4 + 4 + 1 + 1)",
-    "rms_norm": "I*(2*n + 4 + 1 + 4) + I*n*2",
-    "normalize": "I*(2*n + 1 + 4) + I*n*4",
+    "layer_norm": "I*(n + 4) + I*(3*n + 4) + I*n*(1 + 1 + 4 + 4)",
+    "rms_norm": "I*(2*n + 4 + 1 + 4) + I*n",
+    "normalize": "i*j*2*k + i*j*(2 + 4) + I*n*(1 + 4)",
     # losses: what is ignored is tested where it would be read, summed and counted; a mean divides
     "cross_entropy": "I*v*(1 + 18) + I*17 + I*(1 + 1) + I*(1 + 1 + 1) + I*(1 + 1) + 4",
     "nll": "I*(1 + 1) + I*(1 + 1 + 1) + I*(1 + 1) + 4",
-    "mse": "3*I + 4",
-    "l1": "3*I + 4",
+    "mse": "3*i*j + 4",
+    "l1": "3*i*j + 4",
     # places: nothing is computed, or one sum for each element that is read
     "embedding": "0",
     "upsample": "0",
@@ -49,7 +49,7 @@ COUNTS = {
     "segment_sum": "n + I*n",  # places are checked
     "one_hot": "I + I*c",
     "max_pool1d": "I*n*j",
-    "avg_pool2d": "I*h*v*(j*k + 4)",
+    "avg_pool1d": "I*n*(j + 4)",
     # elements, of a matrix
     "square": "i*j",
     "lerp": "i*j*(1 + 1 + 1 + 2 + 3)",  # a test and a choice; b - a once; from a, or from b
@@ -77,7 +77,7 @@ def simple(of: Trial) -> list[Compute]:
 
 def counted(formula: str) -> sympy.Expr:
     """What is counted by hand, in the names of the op's own indices."""
-    names = {name: symbol(name) for name in "bcdghijklmnov"}
+    names = {name: symbol(name) for name in [*"bcdghijklmnov", "n0", "n1"]}
     return sympy.sympify(formula, locals={**names, "I": symbol("i0") * symbol("i1")})
 
 

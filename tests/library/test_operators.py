@@ -163,7 +163,7 @@ def test_all_are_listed_with_their_meaning(capsys: pytest.CaptureFixture[str]) -
 
 def test_one_is_shown_with_its_definition(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "softmax")
-    assert text.startswith("op softmax(x: T[*I, N]) -> T[*I, N]\n\n  Exponentials scaled to sum")
+    assert text.startswith("op softmax(x: T[*I, N], axis: int = -1) -> T[*I, N]\n\n  Exponentials ")
     assert "  m[*i]    = max[n](x[*i, n])\n" in text
     assert "layouts" not in shown(capsys, "Linear")
 

@@ -20,8 +20,10 @@ from benchmarks.oracles.wishes import NODE_TYPES, OPERATORS
 from tests.library.examples import EXAMPLES
 from tests.library.ops import OPS
 
-# Draws and constants: tests/library/test_functions.py judges them by their statistics.
-WITHOUT_COUNTERPART = {"normal", "ones", "sample", "uniform"}
+# Draws and constants: test_functions.py and test_layers.py in tests/library judge them by their
+# statistics.
+WITHOUT_COUNTERPART = {"channel_dropout", "gumbel_softmax", "normal", "ones", "rrelu", "sample",
+                       "uniform"}
 AMONG = 12  # samples of an operator from which one is drawn
 GROUPS = 6  # whose kernels are compiled together
 infos = functools.cache(samples.entries)

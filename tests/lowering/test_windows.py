@@ -1,0 +1,92 @@
+"""Sums of products over windows become matrix products, and give what the sums gave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anabranch.driver import Options, compile_function
+from anabranch.frontend.program import loads
+from anabranch.ir.contraction import matrix_product
+from anabranch.ir.core import Module
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.ops import Compute
+from anabranch.ir.reference import evaluate
+from anabranch.ir.rewrite import clone_module
+from anabranch.ir.space import clause
+from anabranch.lowering.differentiate import differentiate
+from anabranch.lowering.simplify import simplify
+from anabranch.lowering.windows import copy_windows
+from anabranch.runtime.session import Session
+from tests.library.example import Example
+from tests.library.ops import stepped
+
+CASES = {
+    "strided": {"C": 12, "stride": 2, "padding": 1},
+    "dense": {"C": 12, "padding": "same"},
+    "grouped": {"C": 12, "CI": 24, "groups": 2, "dilation": 2, "O": 32},
+}
+SIZES = {"B": [3], "CI": 12, "H": 9, "W": 11, "O": 16, "KH": 3, "KW": 3}
+
+
+def step(name: str, settings: dict[str, object]) -> tuple[Module, tuple[np.ndarray, ...]]:
+    """An op with its gradients, simplified."""
+    made = stepped(Example(name, lambda *_: None, settings).trial())
+    module = differentiate(Module({made.function.name: made.function}))
+    return simplify(module), made.arguments
+
+
+def products(module: Module) -> int:
+    (function,) = module.functions.values()
+    return sum(isinstance(op, Compute) and matrix_product(clause(op)) is not None
+               for op in function.body)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_convolution_and_its_gradients_are_three_matrix_products(case: str) -> None:
+    module, arguments = step("conv2d", {**SIZES, **CASES[case]})
+    expected = [evaluate(f, arguments) for f in module.functions.values()]
+    assert products(module) == 0
+    copied = copy_windows(clone_module(module))
+    assert products(copied) == 3
+    actual = [evaluate(f, arguments) for f in copied.functions.values()]
+    for ours, theirs in zip(actual[0], expected[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-4, 1e-4)
+
+
+def test_compiled_convolutions_on_two_ranks_give_what_the_reference_gives() -> None:
+    module, arguments = step("conv2d", {**SIZES, **CASES["strided"]})
+    (function,) = module.functions.values()
+    expected = evaluate(function, arguments)
+    for mesh in (Mesh(), Mesh.of(data=2)):
+        plan = compile_function(clone_module(module), Options(mesh)).plan
+        assert any(kernel.kind == "library" for kernel in plan.kernels)
+        given = dict(zip((a.value.name for a in function.arguments), arguments, strict=True))
+        with Session(plan) as session:
+            found = session.step(function.name, given, 0).values()
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, 1e-3, 1e-4)
+
+
+def test_sums_keep_their_loops_where_copies_would_not_pay() -> None:
+    """Each channel by itself: an element of a copy is read once."""
+    module, _ = step("conv2d", {**SIZES, "C": 1, "groups": 12, "O": 12})
+    (function,) = module.functions.values()
+    before = len(list(function.body))
+    copy_windows(module)
+    assert len(list(function.body)) == before
+
+
+MIXED = """
+op f(x: T[N, K], w: T[M, K], keep: bool[N, K]) -> T[N, M]:
+    y[n, m] = sum[k if keep[n, k]](x[n, k] * w[m, k])
+    return y
+"""
+
+
+def test_a_guard_that_reads_is_left_alone() -> None:
+    module = loads(MIXED, "f.ab").function("f", {"N": 40, "K": 50, "M": 30})
+    (function,) = module.functions.values()
+    before = len(list(function.body))
+    copy_windows(module)
+    assert len(list(function.body)) == before
