@@ -162,7 +162,7 @@ def gathered(program: Program, x: str, shape: Shape, draw: Draw) -> None:
     if len(shape) > 1 and draw(st.booleans()):
         rows = draw(SIZES)
         ids = program.fresh(shape[:1], draw, "i64", rows)
-        program.add(f"scatter_add({ids}, {x}, {rows})", (rows, *shape[1:]), draw)
+        program.add(f"segment_sum({x}, {ids}, {rows})", (rows, *shape[1:]), draw)
     elif len(shape) == 2:
         count = draw(SIZES)
         ids = program.fresh((count,), draw, "i64", shape[0])

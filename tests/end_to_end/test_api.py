@@ -234,7 +234,7 @@ def test_an_index_out_of_range_is_reported_with_its_place_or_clamped(
     sizes = {"ids": ids, "table": table, "mesh": ab.Mesh(**mesh)}
     with (
         ab.Session(ab.compile(program.embedding, **sizes)) as session,
-        pytest.raises(RunError, match=r"nn.ab:\d+.*\b5\b"),
+        pytest.raises(RunError, match=r"indexing.ab:\d+.*\b5\b"),
     ):
         session(ids=ids, table=table)
     with ab.Session(ab.compile(program.embedding, checked=False, **sizes)) as session:

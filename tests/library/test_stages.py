@@ -39,7 +39,7 @@ from tests.lowering.random_plans import plan_at_random
 Array = np.ndarray[Any, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.ab"))
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.ab")) if load(path).recipes]
 KINDS = ROOT / "tests" / "frontend" / "ops.ab"
 PROGRAMS = {**{name: library() for name in FILES}, KINDS.stem: load(KINDS)}
 TREES = {**FILES, KINDS.stem: PROGRAMS[KINDS.stem].tree}

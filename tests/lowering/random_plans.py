@@ -8,7 +8,7 @@ import numpy as np
 
 from anabranch.ir.core import Function, Module, Value
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Box, Compute, Return, Scan
+from anabranch.ir.ops import Box, Compute, Order, Return, Scan
 from anabranch.ir.sbp import B, Layout, S, broadcast_on
 from anabranch.lowering.boxing import elements_moved, route
 from anabranch.lowering.scan_signatures import lay_out, scan_forms
@@ -50,8 +50,8 @@ class _Draw:
             self.stages[self.values[a.value]] = stage
         for op in logical.body:
             self.stage = int(self.random.integers(self.stage, self.mesh.stages))
-            if isinstance(op, Compute):
-                self.compute(op, made)
+            if isinstance(op, Compute | Order):
+                self.statement(op, made)
             elif isinstance(op, Scan):
                 self.scan(op, made)
             elif isinstance(op, Return):
@@ -71,7 +71,7 @@ class _Draw:
             entries.append((axis, entry))
         return Layout(tuple(entries))
 
-    def compute(self, op: Compute, made: Function) -> None:
+    def statement(self, op: Compute | Order, made: Function) -> None:
         operands = [self.values[v] for v in op.operands]
         possible = [option for option in options(op, self.inner, small=True)
                     if self.reachable(operands, option[0])]
@@ -79,10 +79,8 @@ class _Draw:
             raise DeadEnd
         layouts, result = possible[self.random.integers(len(possible))]
         ready = [self.boxed(v, layout, made) for v, layout in zip(operands, layouts, strict=True)]
-        new = Compute(
-            ready, op.result.type.dtype, op.ranges, op.dims, op.body, reduce=op.reduce,
-            reduced=op.reduced, guard=op.guard, layout=result, name=op.result.name, loc=op.loc,
-            stage=self.stage)
+        new = op.clone(ready)
+        new.result.type, new.stage = op.result.type.with_layout(result), self.stage
         self.values[op.result] = made.body.append(new).result
         self.stages[new.result] = self.stage
 
