@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from tests.faults.cases import Case, check, counted, everywhere
+from tests.faults.cases import Case, check, counted, everywhere, run
 
 N2, N4 = ("a=2",), ("a=4",)
 FLOORED = "def f(x: {0}[3] @ {{a: S(0)}}, y: {0}[3] @ {{a: S(0)}}):\n    return x // y\n"
@@ -37,6 +38,21 @@ WHOLE = [
 @everywhere(*WHOLE)
 def test_whole_numbers_stay_whole_and_fractions_fractions(case: Case, mesh: str) -> None:
     check(case, mesh)
+
+
+NORMED = "def f(x: f32[1, 16] @ {a: S(1)}, w: f32[16], b: f32[16]):\n" \
+         "    return layer_norm(x, w, b)[0, 0]\n"
+
+
+@pytest.mark.parametrize("mesh", ["", "a=2", "a=4"])
+@pytest.mark.parametrize(("mean", "first", "tolerance"), [
+    (0, -1.341641, 1e-4), (100, -1.341528, 1e-3), (1000, -1.341508, 0.02)])
+def test_a_large_mean_does_not_spoil_a_variance(
+    mean: float, first: float, tolerance: float, mesh: str
+) -> None:
+    x = (mean + counted(1, 16, dtype="f8") * 1e-3).astype("f4")
+    (got,) = run(NORMED, {"x": x, "w": np.ones(16, "f4"), "b": np.zeros(16, "f4")}, mesh)
+    assert got == pytest.approx(first, abs=tolerance)
 
 
 COPIED = """
