@@ -41,6 +41,7 @@ from anabranch.trials import Trial, elementwise
 
 SIZES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)  # so that an extent says whose it is
 FITTING = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
+LENGTHS = (1, 2, 3)  # of packs
 DRAWN, ENOUGH = 400, 4  # sets of sizes that are tried, and how many with a meaning are compared
 PARTS = 2
 AXIS = Mesh.of(axis=PARTS)
@@ -119,16 +120,19 @@ class Derived:
 def derive(function: Function) -> Derived | None:
     """With sizes that tell the dimensions apart as far as the op allows; None where none can be
     made up."""
-    made = (elaborated(function, sizes, 1) for sizes in _sizes(function))
-    found = list(islice(filter(None, made), ENOUGH))
-    return max(found, key=_distinct) if found else None
+    for length in LENGTHS:
+        made = (elaborated(function, sizes, length) for sizes in _sizes(function))
+        if found := list(islice(filter(None, made), ENOUGH)):
+            return max(found, key=_distinct)
+    return None
 
 
 def sizes_of(function: Function) -> tuple[list[int], int] | None:
     """The first sizes, and length of packs, with which an op has a meaning."""
-    for sizes in _sizes(function):
-        if elaborated(function, sizes, 1) is not None:
-            return list(sizes), 1
+    for length in LENGTHS:
+        for sizes in _sizes(function):
+            if elaborated(function, sizes, length) is not None:
+                return list(sizes), length
     return None
 
 

@@ -72,7 +72,7 @@ def sample_of(function: Function) -> Sample | None:
 def _drawn(function: Function) -> list[tuple[IrFunction, str]]:
     random = np.random.default_rng(0)
     drawn = ([int(n) for n in random.choice(FITTING, 12)] for _ in range(DRAWN))
-    made = (_sized(function, sizes, length) for sizes in drawn for length in (0, 1))
+    made = (_sized(function, sizes, length) for sizes in drawn for length in range(4))
     return [each for each in made if each is not None]
 
 

@@ -68,7 +68,7 @@ def small(function: Function) -> Iterator[Trial]:
     """Trials in which shards, or whole tensors, are empty. Not all of them have a meaning."""
     found = list(_trials(function, SMALL))
     if not found:
-        for length in (0, 1):
+        for length in (0, 1, 3):
             found += islice(_trials(function, _drawn(SMALL_SIZES, [length])), 2)
     return iter(found)
 

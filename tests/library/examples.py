@@ -9,7 +9,7 @@ from tests.library.attention_examples import ATTENTION
 from tests.library.elementwise_examples import ELEMENTWISE
 from tests.library.example import Example
 from tests.library.loss_examples import LOSSES
-from tests.library.neural_examples import ACTIVATIONS, NORMS
+from tests.library.neural_examples import ACTIVATIONS, NORMS, STARTS
 from tests.library.recurrent_examples import RECURRENT
 from tests.library.window_examples import WINDOWS
 
@@ -44,6 +44,6 @@ PLACES = [
 ]
 
 EXAMPLES = [
-    *ELEMENTWISE, *ACTIVATIONS, *PRODUCTS, *NORMS, *PLACES, *ATTENTION, *WINDOWS, *LOSSES,
+    *ELEMENTWISE, *ACTIVATIONS, *PRODUCTS, *NORMS, *STARTS, *PLACES, *ATTENTION, *WINDOWS, *LOSSES,
     *RECURRENT,
 ]

@@ -52,6 +52,13 @@ ACTIVATIONS = [
 
 MASK = np.array([[True, False, True, True], [False, False, False, True], [False] * 4])
 
+STARTS = [
+    Example("identity", lambda: torch.eye(3, 4), {"shape": [3, 4]}),
+    Example("dirac", lambda: torch.nn.init.dirac_(torch.empty(4, 2, 3, 4), 2),
+            {"shape": [4, 2, 3, 4], "groups": 2}),
+    Example("dirac", lambda: torch.nn.init.dirac_(torch.empty(2, 3, 4)), {"shape": [2, 3, 4]}),
+]
+
 NORMS = [
     Example("softmax", lambda x: x.softmax(-1)),
     Example("softmax", lambda x: x.softmax(-1), {"I": [], "N": 5}),

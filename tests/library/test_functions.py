@@ -72,6 +72,19 @@ def fraction(step: int, warmup: int, total: int) -> float:
     return min(1.0, max(0.0, (step - warmup) / (total - warmup)))
 
 
+def one_cycle(peak: float, total: int) -> list[float]:
+    """Rates as PyTorch's scheduler has them."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 1.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=total)
+    rates = []
+    for n in range(total):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        if n < total - 1:
+            schedule.step()
+    return rates
+
+
 SCHEDULES: dict[str, Callable[[int], float]] = {
     "warmup(peak=0.5, steps=4)": lambda n: 0.5 * lifted(n, 4),
     "progress(4, 10)": lambda n: fraction(n, 4, 10),
@@ -84,6 +97,14 @@ SCHEDULES: dict[str, Callable[[int], float]] = {
         lambda n: 0.5 * lifted(n, 4) if n < 4 else 0.5 * 0.1 ** fraction(n, 4, 10),
     "inverse_sqrt(peak=0.5, warmup=4)":
         lambda n: 0.5 * lifted(n, 4) if n < 4 else 0.5 * (4 / (n + 1)) ** 0.5,
+    "warmed(step_decay(0.5, 5), 4)": lambda n: 0.5 * 0.1 ** (n // 5) * lifted(n, 4),
+    "step_decay(0.5, every=3, factor=0.5)": lambda n: 0.5 * 0.5 ** (n // 3),
+    "multi_step(0.5, [3, 7])": lambda n: 0.5 * 0.1 ** ((n >= 3) + (n >= 7)),
+    "exponential_decay(0.5, 0.9)": lambda n: 0.5 * 0.9 ** n,
+    "polynomial(0.5, total=10, power=2.0)": lambda n: 0.5 * (1 - min(n, 10) / 10) ** 2,
+    "cosine_restarts(0.5, period=5, floor=0.1)":
+        lambda n: 0.3 + 0.2 * math.cos(math.pi * (n % 5) / 5),
+    "one_cycle(0.5, total=13)": lambda n: one_cycle(0.5, 13)[n],
     "cosine(peak=1.0, warmup=0, total=0)": lambda n: 1.0 if n == 0 else 0.0,
 }
 
@@ -105,6 +126,10 @@ VARIANCES: dict[str, float] = {
     "uniform(bound=2.0)": 4 / 3,
     "kaiming_normal": 2 / FAN_IN,
     "kaiming_normal(slope=1.0)": 1 / FAN_IN,
+    'kaiming_normal(mode="fan_out")': 2 / FAN_OUT,
+    "xavier_normal(gain=2.0)": 8 / (FAN_IN + FAN_OUT),
+    "trunc_normal": 0.7737,
+    "trunc_normal(std=0.5, low=-1.0, high=1.0)": 0.25 * 0.7737,
     "kaiming_uniform": 1 / (3 * FAN_IN),
     "xavier_normal": 2 / (FAN_IN + FAN_OUT),
     "xavier_uniform": 2 / (FAN_IN + FAN_OUT),
