@@ -1,13 +1,14 @@
 """The library against oracles that others wrote, operator by operator.
 
-    python -m benchmarks.coverage [--json] [--op NAME] [--suite opinfo|onnx]
+    python -m benchmarks.coverage [--json] [--op NAME] [--suite opinfo|onnx|large]
 
-Torch's samples of its operators (OpInfo), at most 20 of each, and ONNX's tests of its nodes. Every
-sample is run by the reference evaluator, compiled on one rank, and compiled on 2, 4 and 2x2 ranks
-in a dozen placements of its arguments, with gradients; every result on every rank is compared with
-the oracle's (see `benchmarks/oracles`). Printed per operator: samples that are right, refused with
-a message, wrong, that crashed, or hung; and the bad calls (of those that torch refuses) that are
-refused too. With --json a line each: op, right, refused, wrong, crash, hang, messages, bad.
+Torch's samples of its operators (OpInfo), at most 20 of each, ONNX's tests of its nodes, and a
+table of more elements than 32 bits count. Every sample is run by the reference evaluator, compiled
+on one rank, and compiled on 2, 4 and 2x2 ranks in a dozen placements of its arguments, with
+gradients; every result on every rank is compared with the oracle's (see `benchmarks/oracles`).
+Printed per operator: samples that are right, refused with a message, wrong, that crashed, or hung;
+and the bad calls (of those that torch refuses) that are refused too. With --json a line each: op,
+right, refused, wrong, crash, hang, messages, bad.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from benchmarks.oracles import pool
+from benchmarks.oracles import large, pool
 from benchmarks.oracles.judge import KINDS
 from benchmarks.oracles.pool import Job
 from benchmarks.oracles.wishes import NODE_TYPES, OPERATORS
 from benchmarks.oracles.work import BAD, SECONDS, work
 
-SUITES = ("opinfo", "onnx")
+SUITES = ("opinfo", "onnx", "large")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def score(job: Job) -> Score:
     fatal = [v for v in bad if v.kind in ("wrong", "crash", "hang")]
     taken = [f"taken: {v.message}" for v in bad if v.kind == "right"]
     messages = [f"{v.kind}: {v.message}" for v in (*samples, *fatal) if v.kind != "right"]
-    name = job.name if job.suite == "opinfo" else f"onnx {job.name}"
+    name = job.name if job.suite == "opinfo" else f"{job.suite} {job.name}"
     return Score(
         name, Counter(v.kind for v in (*samples, *fatal)),
         tuple(dict.fromkeys((*messages, *taken))),
@@ -67,6 +68,7 @@ def jobs(suites: tuple[str, ...], op: str, samples: int, placements: int) -> lis
     """What there is to judge: all, or what is called `op`, whatever its variant."""
     found = [Job("opinfo", name, samples, placements) for name in OPERATORS if "opinfo" in suites]
     found += [Job("onnx", name, samples) for name in NODE_TYPES if "onnx" in suites]
+    found += [Job("large", name) for name in large.NAMES if "large" in suites]
     return [job for job in found if not op or op in (job.name, *job.name.split("."))]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.oracles import judge, nodes, samples
+from benchmarks.oracles import judge, large, nodes, samples
 from benchmarks.oracles.cases import Case, Refusal
 from benchmarks.oracles.contract import ADAPTERS, NODES
 from benchmarks.oracles.judge import Verdict
@@ -30,6 +30,8 @@ def infos() -> dict[str, Any]:
 def work(job: Job, send: Send) -> None:
     """Judge all samples of a job that are not known yet."""
     send(At(TOGETHER, 4 * SECONDS))
+    if job.suite == "large":
+        return _large(job, send)
     known = ADAPTERS if job.suite == "opinfo" else NODES
     if job.name not in known:
         return _missing(job, send)
@@ -54,6 +56,15 @@ def work(job: Job, send: Send) -> None:
         send(Judged(number, _named(judge.conclude(trial), trial.case)))
     if job.suite == "opinfo":
         _bad(job, send)
+
+
+def _large(job: Job, send: Send) -> None:
+    """A case that may take minutes."""
+    send(At(0, large.SECONDS))
+    case, laid = large.embedding()
+    trial = judge.prepare(case, laid)
+    judge.compile_kernels([trial])
+    send(Judged(0, _named(judge.conclude(trial), case)))
 
 
 def _laid(job: Job) -> Iterator[tuple[Case | Refusal, list[Placement]]]:
