@@ -58,24 +58,25 @@ def _flow(
     while grown < len(active):
         grown = len(active)
         active |= {h for h, new in source.items() if new in active}
-        for op in statements(scan):
-            numbers = _active_operands(op, active)
-            if numbers and is_float(op.result.type.dtype) and receives(
-                    op.body, context_of(op, numbers)):
-                active.add(op.result)
+        active |= {op.result for op in statements(scan) if _receivers(op, active)}
     flow: dict[Value, list[int]] = {}
     waiting = [v for v, given in zip(scan.news, received, strict=True) if given is not None]
     while waiting:
         value = waiting.pop()
         if value in active and value not in flow and isinstance(value.op, Compute):
-            flow[value] = _active_operands(value.op, active)
+            flow[value] = _receivers(value.op, active)
             operands = [value.op.operands[n] for n in flow[value]]
             waiting += [source.get(v, v) for v in operands if v not in scan.inputs]
     return {op.result: flow[op.result] for op in statements(scan) if op.result in flow}
 
 
-def _active_operands(op: Compute, active: set[Value]) -> list[int]:
-    return [n for n, v in enumerate(op.operands) if v in active]
+def _receivers(op: Compute, active: set[Value]) -> list[int]:
+    """The operands that a gradient of the statement reaches, of those that lead to what is wanted:
+    what is only read where it is stopped has none to hand on."""
+    if not is_float(op.result.type.dtype):
+        return []
+    return [n for n, v in enumerate(op.operands)
+            if v in active and receives(op.body, context_of(op, [n]))]
 
 
 @dataclass(slots=True)
@@ -140,6 +141,8 @@ class _Equations:
         names = [f"i{d}" for d in range(value.type.rank)]
         frame = Frame(Writer(self.block.last, value.op.loc, value.op.stage), [])
         each: list[Expr] = [frame.read(part, [Var(n) for n in names]) for part in parts]
+        if not each:  # the derivatives of all that reads it are 0
+            each = [zero(value.type.dtype)]
         return frame.emit(functools.reduce(add, each), [(n,) for n in names],
                           dict(zip(names, value.type.shape, strict=True)), name=named(value))
 

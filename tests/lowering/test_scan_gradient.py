@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from anabranch.gradient_check import check_gradients, gradient_of, weighted
 from anabranch.ir.core import Function, Module
 from anabranch.ir.ops import Compute, Scan
+from anabranch.ir.reference import evaluate
 from anabranch.ir.verifier import verify
 from anabranch.lowering.simplify import simplify
 from tests.frontend.running import module_of, program
@@ -52,6 +54,12 @@ op scattered(x: f64[S, N], ids: i64[N], w: f64[N]) -> f64[S, N]:
                + h[t - 1, ids[v], pad=0.2])
     return h
 
+op flat_in_between(x: f64[N, D], w: f64[N, D]) -> f64[N, D]:
+    m[t]    = max[d](h[t - 1, d, pad=0] + x[t, d])
+    k[t]    = sum[d](h[t - 1, d, pad=0] * w[t, d])
+    h[t, d] = (floor(m[t]) + sign(k[t])) * w[t, d] + 0.3 * x[t, d]
+    return h
+
 op by_the_place(x: f64[N], s: f64[N]) -> f64[N]:
     y[n] = where(n > 1, y[n - 1, pad=s[n]] * x[n], x[n] * sum[k if k == n](s[k] * x[k]))
     return y
@@ -66,6 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
     "product": {"x": (5,)},
     "highest": {"x": (6,)},
     "scattered": {"x": (4, 3), "ids": np.array([2, 0, 2]), "w": (3,)},
+    "flat_in_between": {"x": (4, 3), "w": (4, 3)},
     "by_the_place": {"x": (4,), "s": (4,)},
 }
 
@@ -122,3 +131,21 @@ def test_what_looks_back_without_a_gradient_has_no_loop_backward() -> None:
         """)
     function = module_of(source, "still", {"x": draw(5)}).functions["still"]
     assert sum(isinstance(op, Scan) for op in gradient(function).body) == 1
+
+
+def test_what_is_only_read_where_it_is_stopped_receives_nothing() -> None:
+    source = program("""
+        op scaled(x: f64[N, D]) -> f64[N, D]:
+            m[t]    = max[d](h[t - 1, d, pad=0] + x[t, d])
+            h[t, d] = exp(h[t - 1, d, pad=0] + x[t, d] - stop(m[t]))
+            return h
+        """)
+    x = draw((4, 3))
+    function = gradient(module_of(source, "scaled", {"x": x}).functions["scaled"])
+    computed = evaluate(function, [x, weights := draw((4, 3))])[-1]
+    leaf, h, total = torch.tensor(x, requires_grad=True), torch.zeros(3), torch.tensor(0.0)
+    for row, weight in zip(leaf, torch.tensor(weights), strict=True):
+        h = torch.exp(h + row - (h + row).max().detach())
+        total = total + (h * weight).sum()
+    total.backward()  # type: ignore[no-untyped-call]
+    np.testing.assert_allclose(computed, leaf.grad)
