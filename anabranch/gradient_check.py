@@ -30,7 +30,8 @@ from anabranch.ir.expr import (
     walk,
     with_children,
 )
-from anabranch.ir.ops import Compute, Gradient, Return, clone_block
+from anabranch.ir.ops import Compute, Gradient, Return, Scan, clone_block
+from anabranch.ir.recurrence import result_of, statements
 from anabranch.ir.reference import evaluate, evaluate_op
 from anabranch.ir.scalar import dtype_of
 from anabranch.ir.types import is_float, tensor
@@ -158,13 +159,13 @@ def _blame(function: Function, args: Sequence[Array], wrong: Slope) -> Fault:
     """The first statement whose value has a wrong gradient; the last one if they all differ."""
     last = function.body.last
     assert last is not None
-    made = [op for op in function.body
-            if isinstance(op, Compute) and is_float(op.result.type.dtype)]
-    for op in made:
-        for slope in _slopes(function, args, op.result)[0]:
+    made = [(op, value) for op in function.body if isinstance(op, Compute | Scan)
+            for value in op.results if is_float(value.type.dtype)]
+    for op, value in made:
+        for slope in _slopes(function, args, value)[0]:
             if not slope.is_right:
                 return Fault(slope, op)
-    return Fault(wrong, made[-1] if made else last)
+    return Fault(wrong, made[-1][0] if made else last)
 
 
 def _slopes(
@@ -343,6 +344,8 @@ class Held:
 
     def _held(self, op: Op, here: Env, there: Env) -> tuple[Op, list[Array]]:
         """The op with arrays, which it reads as further operands, in place of what is stopped."""
+        if isinstance(op, Scan):
+            return self._held_scan(op, _inside(op, here), _inside(op, there))
         if not isinstance(op, Compute):
             return op, []
         fixed: list[Array] = []
@@ -375,6 +378,39 @@ class Held:
             [*op.operands, *more], op.result.type.dtype, op.ranges, op.dims, body,
             reduce=op.reduce, reduced=op.reduced, guard=op.guard, loc=op.loc)
         return made, fixed
+
+    def _held_scan(self, scan: Scan, here: Env, there: Env) -> tuple[Op, list[Array]]:
+        """The same for the statements of a scan, of whose values `here` and `there` know all."""
+        region = Block([(v.name, v.type) for v in scan.region.args])
+        known = dict(zip(scan.region.args, region.args, strict=True))
+        fixed: list[Array] = []
+        more: list[Value] = []
+        for op in statements(scan):
+            made, arrays = self._held(op, here, there)
+            own = made.operands[len(op.operands) :]
+            made.set_operands([*(known[v] for v in op.operands), *own])
+            known[op.result] = region.append(made).result
+            fixed, more = fixed + arrays, [*more, *own]
+        count = len(scan.operands)
+        region.args[count:count] = more
+        region.append(Return([known[v] for v in scan.news]))
+        outside = [Value(v.type) for v in (*scan.operands, *more)]
+        return Scan(outside, region, scan.variable, scan.extent, reverse=scan.reverse,
+                    loc=scan.loc), fixed
+
+
+def _inside(scan: Scan, env: Env) -> Env:
+    """All values of a scan's region, as whole tensors."""
+    operands = [env[v] for v in scan.operands]
+    copy = scan.clone([Value(v.type) for v in scan.operands])
+    for op in statements(copy):
+        result_of(copy, op.result)
+    made = dict(zip(copy.news, evaluate_op(copy, operands, double=True), strict=True))
+    twins = dict(zip(statements(scan), statements(copy), strict=True))
+    found = dict(zip(scan.inputs, operands, strict=True))
+    found |= {op.result: made[twin.result] for op, twin in twins.items()}
+    return found | {history: found[new]
+                    for history, new in zip(scan.histories, scan.news, strict=True)}
 
 
 def _used(op: Compute, inside: Expr) -> list[str]:

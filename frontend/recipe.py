@@ -168,7 +168,7 @@ def _defaults_of_next(instance: Instance) -> list[str]:
 
 
 def _function(line: s.FuncDef, recipe: Recipe) -> None:
-    if line.name in recipe.functions:
+    if line.name in recipe.functions or line.name in recipe.lines:
         raise fail(f"'{line.name}' is defined twice", line.span)
     made = Function(line, recipe.scope, recipe.instance)
     recipe.functions[line.name] = recipe.scope.names[line.name] = made
@@ -176,7 +176,7 @@ def _function(line: s.FuncDef, recipe: Recipe) -> None:
 
 def _line(line: s.Setting, values: Mapping[str, object], recipe: Recipe) -> None:
     name = line.target.id
-    if not line.patterns and name in recipe.lines:
+    if name in recipe.functions or (not line.patterns and name in recipe.lines):
         raise fail(f"'{name}' is set twice", line.span)
     recipe.builder.loc = recipe.frame.loc(line.span)
     given = name in values and not line.patterns

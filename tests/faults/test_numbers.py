@@ -55,6 +55,16 @@ def test_a_large_mean_does_not_spoil_a_variance(
     assert got == pytest.approx(first, abs=tolerance)
 
 
+BY_ZERO = "def f(x: i64[3] @ {a: S(0)}, y: i64[3]):\n    return x // y, x % y, x / y\n"
+
+
+@everywhere(Case("i64", BY_ZERO, ([0, 0, 0], [0, 0, 0], [np.inf, np.nan, -np.inf]),
+                 {"x": np.array([7, 0, -7]), "y": np.zeros(3, "i8")}, N2))
+def test_whole_numbers_divided_by_zero_give_zero_everywhere(case: Case, mesh: str) -> None:
+    """The one rule of the reference evaluator, the kernels and their interpreter."""
+    check(case, mesh)
+
+
 COPIED = """
 def f(x: f32[3, 4] @ {a: S(0)}):
     y = x

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anabranch.ir.diagnostics import UserError
-from tests.faults.cases import Case, check, everywhere, run, scattered
+from tests.faults.cases import Case, check, counted, everywhere, run, scattered
 
 N2, N3, N4 = ("a=2",), ("a=3",), ("a=4",)
 NAN, INF = np.nan, np.inf
@@ -101,6 +101,24 @@ def test_a_reduction_of_nothing_is_its_identity(case: Case, mesh: str) -> None:
 def test_an_extremum_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="<program>:2"):
         run(f"def f(x: f32[0, 3]):\n    return {name}(x, axis=0)\n", {"x": np.zeros((0, 3), "f4")})
+
+
+CUMULATIVE = """
+def f(x: i32[8, 1024] @ {a: S(0), b: S(1)}):
+    s = cumsum(x, axis=1)
+    back = flip(cumsum(flip(x, axis=1), axis=1), axis=1)
+    return s, back, s - x
+"""
+
+
+@everywhere(Case(
+    "sums so far", CUMULATIVE,
+    (np.tile(counted(1024, dtype="i8") + 1, (8, 1)),
+     np.tile(1024 - counted(1024, dtype="i8"), (8, 1)),
+     np.tile(counted(1024, dtype="i8"), (8, 1))),
+    {"x": np.ones((8, 1024), "i4")}, ("b=2", "a=4,b=2")))
+def test_a_cumulative_sum_goes_on_over_shards(case: Case, mesh: str) -> None:
+    check(case, mesh)
 
 
 SHARES = """

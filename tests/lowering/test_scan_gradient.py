@@ -60,6 +60,11 @@ op flat_in_between(x: f64[N, D], w: f64[N, D]) -> f64[N, D]:
     h[t, d] = (floor(m[t]) + sign(k[t])) * w[t, d] + 0.3 * x[t, d]
     return h
 
+op stopped(x: f64[N, A]) -> f64[N, A]:
+    m[n]    = stop(max[i](y[n - 1, i, pad=x[0, i]]))
+    y[n, i] = x[n, i] * exp(y[n - 1, i, pad=0] - m[n]) + stop(y[n - 1, i, pad=0.1]) * x[n, i]
+    return y
+
 op by_the_place(x: f64[N], s: f64[N]) -> f64[N]:
     y[n] = where(n > 1, y[n - 1, pad=s[n]] * x[n], x[n] * sum[k if k == n](s[k] * x[k]))
     return y
@@ -75,6 +80,7 @@ CASES: dict[str, dict[str, Any]] = {
     "highest": {"x": (6,)},
     "scattered": {"x": (4, 3), "ids": np.array([2, 0, 2]), "w": (3,)},
     "flat_in_between": {"x": (4, 3), "w": (4, 3)},
+    "stopped": {"x": (4, 3)},
     "by_the_place": {"x": (4,), "s": (4,)},
 }
 
@@ -97,7 +103,7 @@ def gradient(function: Function) -> Function:
 def test_the_gradient_of_a_recurrence_is_right(name: str) -> None:
     function, args = built(name)
     verdict = check_gradients(function, args)
-    assert verdict.fault is None
+    assert not verdict.faults
     assert verdict.by == tuple(n for n, v in CASES[name].items() if isinstance(v, tuple))
 
 
@@ -149,3 +155,15 @@ def test_what_is_only_read_where_it_is_stopped_receives_nothing() -> None:
         total = total + (h * weight).sum()
     total.backward()  # type: ignore[no-untyped-call]
     np.testing.assert_allclose(computed, leaf.grad)
+
+
+def test_a_wrong_gradient_that_is_stated_in_a_recurrence_is_found() -> None:
+    source = program("""
+        op wrong(x: f64[N]) -> f64[N]:
+            y[n] = stop(x[n] * y[n - 1, pad=1], grad=2 * x[n]) + x[n]
+            return y
+        """)
+    function = module_of(source, "wrong", {"x": draw(5)}).functions["wrong"]
+    verdict = check_gradients(function, [draw(5)])
+    assert verdict.faults
+    assert isinstance(verdict.faults[0].op, Scan)
