@@ -66,9 +66,11 @@ class Target:
         lists = (self.axes, self.order, self.shape or ())
         right = isinstance(self.name, str) and isinstance(self.index, str) and all(
             isinstance(each, tuple) and all(type(n) is int for n in each) for each in lists)
+        right = right and all(size >= -1 for size in self.shape or ())
         if not right or type(self.axis) is not int or not _is_part(self.part):
             raise WeightError(f"{self} is no place for an array: 'index' is a text, 'axes', "
-                              "'shape' and 'order' are tuples of integers, 'part' counts from 0")
+                              "'shape' and 'order' are tuples of integers, no size is below -1, "
+                              "'part' counts from 0")
 
     def laid_out(self, array: Array) -> Array:
         """Raises `ValueError` or `IndexError` where the array does not allow it."""
@@ -100,6 +102,9 @@ def load_weights(
     if dtype is not None and dtype not in FLOATS:
         raise WeightError(f"weights cannot be made '{dtype}'; there are {', '.join(FLOATS)}")
     found = dict(read(Path(path)))
+    if not (rename is None or isinstance(rename, Mapping) or callable(rename)):
+        raise WeightError(f"{rename!r} is no rename table: a mapping from old names to new ones, "
+                          "or a function")
     problems: list[str] = []
     placed = list(_placed(found, rename, problems))
     arrays = {} if problems else dict(_joined(placed, problems))
@@ -193,6 +198,9 @@ class Table:
 
     @staticmethod
     def of(rows: Mapping[str, Row]) -> Table:
+        for old in rows:
+            if not isinstance(old, str):
+                raise WeightError(f"a rename table has names, and {old!r} is none")
         return Table(rows, [(_pattern(old), old) for old in reversed([*rows]) if "*" in old])
 
     def row(self, name: str) -> Row:

@@ -223,7 +223,7 @@ def clipped(grads: list[Tensor], recipe: Recipe) -> list[Tensor]:
     if own is not None:
         return _clipped(own, [list(grads)], own.definition.span, recipe)
     span = recipe.span("clip")
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise fail(f"'clip' is a positive number or None, not {describe(limit)}", span,
                    help="a function of the gradients may stand for it: def clip(grads): ...")
     return _clipped(recipe.scope.find("clip_by_norm"), [list(grads), float(limit)], span, recipe)

@@ -323,12 +323,14 @@ def _aligned(
 ) -> list[tuple[s.Expr, tuple[int, ...]]]:
     """Each dimension of a type with the sizes it stands for; one pack may be of any length."""
     lengths = [_pack_length(item, binding) for item in items]
-    free = x.rank - sum(n for n in lengths if n is not None)
+    count = sum(n for n in lengths if n is not None)
+    free = x.rank - count
     unknown = lengths.count(None)
     if unknown > 1:
         raise fail("two packs in one type: their lengths cannot be told apart", type_span)
     if free < 0 or (not unknown and free):
-        raise fail(f"{what} has {len(items)} dimensions, and this is {describe(x)}", span,
+        raise fail(f"{what} has {'at least ' if unknown else ''}{count} "
+                   f"dimension{'' if count == 1 else 's'}, and this is {describe(x)}", span,
                    Note("its type is declared here", type_span))
     groups, start = [], 0
     for item, length in zip(items, lengths, strict=True):

@@ -300,12 +300,20 @@ def test_rows_without_a_meaning_are_refused(row: Any, message: str, tmp_path: Pa
         ab.load_weights(tmp_path / "w.safetensors", {"a*": row})
 
 
+@pytest.mark.parametrize("table", ["a", [("a", "b")], {3: "b"}, {None: "b"}])
+def test_what_is_no_table_is_refused(table: Any, tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2)}, tmp_path / "w.safetensors")
+    with pytest.raises(WeightError, match="rename table"):
+        ab.load_weights(tmp_path / "w.safetensors", table)
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("{", "is no JSON"), ("[]", "is no rename table"), ('{"a": 1}', "'a' goes to 1"),
     ('{"a": {"nam": "b"}}', "has 'nam', which is none of axes"),
     ('{"a": {"axes": [0]}}', "has no 'name'"), ('{"a": [null]}', "goes to None"),
     ('{"a": {"name": "b", "axes": [0.5]}}', "is no place for an array"),
     ('{"a": {"name": "b", "part": -1}}', "is no place for an array"),
+    ('{"a": {"name": "b", "shape": [-2, 6]}}', "no size is below -1"),
 ])
 def test_tables_without_a_meaning_are_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(text)

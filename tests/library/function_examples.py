@@ -191,6 +191,7 @@ LAID = [
     Called("repeat_interleave(x, 2, 1)", lambda x: x.repeat_interleave(2, 1), {"x": (3, 2)}),
     Called("roll(x, 3)", lambda x: x.roll(3), X),
     Called("roll(x, [1, -7], [0, 2])", lambda x: x.roll((1, -7), (0, 2)), X),
+    Called("roll(x, [1, 2], [-1, -1])", lambda x: x.roll((1, 2), (-1, -1)), X),
     Called("roll(x, 1, 0)", lambda x: x.roll(1, 0), {"x": (0, 3)}),
     Called("unfold(x, 1, 2, 1)", lambda x: x.unfold(1, 2, 1), X),
     Called("unfold(x, -1, 3, 2)", lambda x: x.unfold(-1, 3, 2), X),

@@ -38,6 +38,16 @@ def test_the_logarithm_of_a_sum_of_zeros_is_minus_infinity() -> None:
     assert (low == -np.inf).all()
 
 
+@pytest.mark.parametrize("right", [False, True])
+def test_nan_is_sorted_behind_every_number(right: bool) -> None:
+    """As NumPy has it, and PyTorch where the sorted numbers have none."""
+    s = np.array([1, 2, 2, 3, np.nan, np.nan], np.float32)
+    x = np.array([[np.nan, 2, -np.inf], [np.inf, -1, 3]], np.float32)
+    text = "def f(s: f32[N], x: f32[A, B]):\n    return searchsorted(s, x, right={})\n"
+    found = call(program(text.format(right)), "f", s=s, x=x)
+    np.testing.assert_array_equal(found, np.searchsorted(s, x, "right" if right else "left"))
+
+
 CLIPPED = """
 def f(a: f32[N], b: f32[M, K]) -> f32[N], f32[M, K]:
     x, y = {call}
@@ -189,6 +199,8 @@ REFUSED: dict[str, str] = {
     "bitwise_and(x, x)": "bits of integers",
     "check(7, 7)": "places 0 to 6",
     "gather(x, x, axis=0)": "a subscript is an integer",
+    "softmax(x[0, 0])": "'x' of 'softmax' has at least 1 dimension, and",
+    "cross_entropy(x, i64(x[:, 0]), smoothing=2.0)": "smoothing is from 0 to 1",
 }
 
 

@@ -88,3 +88,10 @@ def test_settings_that_make_no_sense_are_refused_where_they_are_written(written:
                 return {quoted}
         """).function("f")
     assert caught.value.diagnostics[0].span.line == 3
+
+
+@pytest.mark.parametrize("kind", ["avg", "max"])
+def test_an_adaptive_pool_may_have_no_places(kind: str) -> None:
+    x = np.ones((2, 3, 7, 5), np.float32)
+    text = f"def f(x: f32[*I]):\n    return adaptive_{kind}_pool2d(x, [4, 0])\n"
+    assert call(program(text), "f", x=x).shape == (2, 3, 4, 0)
