@@ -47,15 +47,21 @@ def plan(name: str, make: Callable[[], Plan]) -> tuple[Plan, bool]:
     """The plan of this name, and whether it was there already; else it is made and kept."""
     folder = private_folder(cache_folder() / "plans")
     path = folder / f"{name}.plan"
-    try:
-        found = Plan.load(path)
-        path.touch()
+    if (found := _kept(path)) is not None:
         return found, True
-    except (OSError, PlanError):
-        made = make()
+    made = make()  # outside of any handler: what is wrong with the program is all that is shown
     made.save(path)
     _forget_old(folder)
     return made, False
+
+
+def _kept(path: Path) -> Plan | None:
+    try:
+        found = Plan.load(path)
+        path.touch()
+    except (OSError, PlanError):
+        return None
+    return found
 
 
 def _forget_old(folder: Path) -> None:

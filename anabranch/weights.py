@@ -1,10 +1,10 @@
 """Weights of other programs: files of named arrays, renamed and laid out as this program has them.
 
     weights = load_weights("model.safetensors", rename={
+        "encoder.*": "*",
         "encoder.layer.*.attention.self.query.weight": Target("blocks.*.qkv.weight", part=0),
         "encoder.layer.*.attention.self.key.weight": Target("blocks.*.qkv.weight", part=1),
         "encoder.layer.*.attention.self.value.weight": Target("blocks.*.qkv.weight", part=2),
-        "encoder.*": "*",
         "pooler.*": None,
     })
     session.load_state_dict(weights)
@@ -171,8 +171,7 @@ def _placed(
             except (ValueError, IndexError, TypeError) as error:
                 problems.append(f"'{old}' {list(array.shape)} as '{target.name}': {error}")
     if table:
-        problems += [f"no array is called '{old}'; {nearest(old, found)}".removesuffix("; ")
-                     for old in table.without_match(found)]
+        problems += table.without_use(found)
 
 
 def _targets(row: Row, old: str) -> list[Target]:
@@ -204,18 +203,38 @@ class Table:
         return Table(rows, [(_pattern(old), old) for old in reversed([*rows]) if "*" in old])
 
     def row(self, name: str) -> Row:
-        if name in self.rows:
+        if (old := next(self.matches(name), None)) is None:
+            return name
+        if old == name:
             return self.rows[name]
-        for pattern, old in self.patterns:
-            if match := pattern.fullmatch(name):
-                return _filled(self.rows[old], old, match.groups())
-        return name
+        match = _pattern(old).fullmatch(name)
+        assert match is not None
+        return _filled(self.rows[old], old, match.groups())
 
-    def without_match(self, names: Iterable[str]) -> list[str]:
-        """Rows that could rename no array: leaving out what is not there does no harm."""
-        named = {*names, *(old for pattern, old in self.patterns
-                           if any(map(pattern.fullmatch, names)))}
-        return [old for old, row in self.rows.items() if row is not None and old not in named]
+    def matches(self, name: str) -> Iterator[str]:
+        """The rows that an array of this name matches; it is renamed by the first."""
+        if name in self.rows:
+            yield name
+        yield from (old for pattern, old in self.patterns
+                    if old != name and pattern.fullmatch(name))
+
+    def without_use(self, names: Iterable[str]) -> list[str]:
+        """What is wrong with each row that renames no array. Leaving out what is not there does
+        no harm."""
+        used: set[str] = set()
+        shadowed: dict[str, tuple[str, str]] = {}
+        for name in names:
+            rows = [*self.matches(name)]
+            used |= {*rows[:1]}
+            shadowed |= {old: (name, rows[0]) for old in rows[1:]}
+        return [self._unused(old, shadowed.get(old), names) for old, row in self.rows.items()
+                if row is not None and old not in used]
+
+    def _unused(self, old: str, shadow: tuple[str, str] | None, names: Iterable[str]) -> str:
+        if shadow is None:
+            return f"no array is called '{old}'; {nearest(old, names)}".removesuffix("; ")
+        name, by = shadow
+        return f"'{old}' renames no array: '{name}' goes by '{by}', which comes before it"
 
 
 def _pattern(old: str) -> re.Pattern[str]:

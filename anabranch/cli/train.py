@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     make = _compiled_now if args.time_passes else _cached
     plan = world.first(lambda: make(job))
     with Session(plan, world=world, seed=job.seed, trace=args.trace) as session:
-        _set_states(session, args.resume, start)
+        _set_states(session, args.resume, args.init, start)
         seconds = time.perf_counter() - began
         if world.process == 0:
             _say(f"ready after {seconds:.1f} s, {_memory(session)}")
@@ -195,7 +195,9 @@ def _start(args: argparse.Namespace) -> dict[str, Array]:
     return load_weights(args.init, renaming(args)) if args.init else {}
 
 
-def _set_states(session: Session, resume: str | None, start: dict[str, Array]) -> None:
+def _set_states(
+    session: Session, resume: str | None, init: str | None, start: dict[str, Array]
+) -> None:
     if resume is not None:
         states, _ = checkpoint.load(session.plan, resume)
         session.load_states(states)
@@ -204,7 +206,10 @@ def _set_states(session: Session, resume: str | None, start: dict[str, Array]) -
     fit = Fit.of(session.plan, start)
     fit.check(missing=False)
     session.load_states(fit.ready)
-    if start and fit.missing and session.process == 0:
+    if init is None or session.process:
+        return
+    _say(f"arrays taken from {init}: {len(start)}")
+    if fit.missing:
         _say(f"{len(fit.missing)} parameters are not in the file and begin as the program says:\n"
              f"{listed(fit.missing)}")
 

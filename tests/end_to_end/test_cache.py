@@ -76,3 +76,9 @@ def test_only_the_newest_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert kept(folder) == 2
     assert ab.compile(program.softmax, I=[2], N=5) == plans[2]
     assert kept(folder) == 2
+
+
+def test_a_mistake_in_a_program_is_all_that_its_traceback_shows(folder: Path) -> None:
+    with pytest.raises(ab.UserError) as failure:
+        ab.compile(ab.load(TINY).train, set={"no": 1})
+    assert failure.value.__context__ is None

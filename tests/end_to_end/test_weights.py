@@ -206,14 +206,32 @@ def test_onnx_data_is_read_from_files_beside_it_and_from_no_others(tmp_path: Pat
 
 def test_stars_stand_for_texts_and_the_most_particular_row_is_taken(tmp_path: Path) -> None:
     names = ["encoder.layer.0.q.weight", "encoder.layer.11.q.weight", "encoder.norm.bias",
-             "pooler.weight", "head"]
+             "pooler.weight", "head", "encoder.mask"]
     save_file({name: torch.full((1,), float(n)) for n, name in enumerate(names)},
               tmp_path / "w.safetensors")
     found = ab.load_weights(tmp_path / "w.safetensors", {
-        "encoder.norm.bias": "scale.b", "encoder.*": "wrong.*",
+        "encoder.norm.bias": "scale.b", "encoder.*": "other.*",
         "encoder.layer.*.q.*": "blocks.*.query.*", "pooler.*": None})
     assert {name: int(array[0]) for name, array in found.items()} == {
-        "blocks.0.query.weight": 0, "blocks.11.query.weight": 1, "scale.b": 2, "head": 4}
+        "blocks.0.query.weight": 0, "blocks.11.query.weight": 1, "scale.b": 2, "head": 4,
+        "other.mask": 5}
+
+
+@pytest.mark.parametrize(("table", "message"), [
+    ({"a*": "x*", "*": None}, r"'a\*' renames no array: 'a' goes by '\*', which comes before it"),
+    ({"*": "x.*", "a": None, "b": None}, r"'\*' renames no array: '.' goes by '.', which"),
+])
+def test_a_row_that_others_keep_from_renaming_is_reported(
+    table: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, tmp_path / "w.safetensors")
+    with pytest.raises(WeightError, match=message):
+        ab.load_weights(tmp_path / "w.safetensors", table)
+
+
+def test_a_row_that_renames_one_of_its_arrays_is_of_use(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, tmp_path / "w.safetensors")
+    assert ab.load_weights(tmp_path / "w.safetensors", {"*": "x*", "a": None}).keys() == {"xb"}
 
 
 def test_a_function_may_rename(tmp_path: Path) -> None:
@@ -470,8 +488,9 @@ def test_training_begins_with_weights_of_another_program(
     command = ["train", str(TINY), "--steps", "1", "--init", str(tmp_path / "part.safetensors"),
                "--rename", str(tmp_path / "table.json"), "--data", str(tmp_path / "corpus.txt")]
     assert main(command) == 0
-    assert "2 parameters are not in the file and begin as the program says:\n  inner.bias" in (
-        capsys.readouterr().err)
+    said = capsys.readouterr().err
+    assert f"arrays taken from {tmp_path / 'part.safetensors'}: 1\n" in said
+    assert "2 parameters are not in the file and begin as the program says:\n  inner.bias" in said
 
 
 def test_weights_of_another_program_write(
