@@ -112,6 +112,11 @@ def _unfold(x: Operand, kernel_size: Any, dilation: Any = 1, padding: Any = 0, s
          "nn.functional.interpolate.nearest-exact", "nn.functional.interpolate.bicubic")
 def _interpolate(x: Operand, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
                  align_corners: Any = None, recompute_scale_factor: Any = None) -> str:
+    if recompute_scale_factor:  # only the sizes are taken from the scale
+        scales = list(scale_factor) if isinstance(scale_factor, list | tuple) else [scale_factor]
+        axes = x.ndim - 2
+        scales = scales * axes if len(scales) == 1 else scales
+        size, scale_factor = [int(n * s) for n, s in zip(x.shape[2:], scales, strict=True)], None
     return (f'interpolate({x}, {setting(size)}, {setting(scale_factor)}, "{mode}", '
             f"{bool(align_corners)})")
 
