@@ -60,13 +60,20 @@ def convert(element: Element, dtype: str, span: Span | None = None) -> Expr:
 def _retyped(expr: Expr, old: str, new: str, span: Span | None) -> Expr:
     match expr:
         case Const(value, dtype) if dtype == old and dtype != "bool":
-            return Const(float(value) if is_float(new) else _within(value, new, span), new)
+            return Const(_number(value, new, span), new)
         case Call("where", (condition, yes, no)):
             chosen = (_retyped(yes, old, new, span), _retyped(no, old, new, span))
             return Call("where", (condition, *chosen))
     if old == "f32" and new == "f64":  # literals are exact: compute with them in f64
         return transform(expr, _widened)
     return Cast(new, expr)
+
+
+def _number(value: float, dtype: str, span: Span | None) -> float | bool:
+    """A number written in the program, as one of a dtype."""
+    if is_float(dtype):
+        return float(value)
+    return bool(value) if dtype == "bool" else _within(value, dtype, span)
 
 
 def _within(value: float, dtype: str, span: Span | None) -> float:
