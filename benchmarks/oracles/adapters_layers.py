@@ -148,7 +148,10 @@ def _attention(q: Operand, k: Operand, v: Operand, attn_mask: Any = None, dropou
         raise Unsupported("random draws are not those of PyTorch")
     lead = "" if q.ndim == 4 else "[None]" if q.ndim == 3 else "[None, None]"
     parts = ", ".join(f"transpose({x}{lead}, 1, 2)" for x in (q, k, v))
-    more = f", causal={is_causal}, scale={scale}"
+    square = q.shape[-2] == k.shape[-2]
+    more = f", causal={is_causal and square}, scale={scale}"
+    if is_causal and not square:  # torch counts places from the first key, we from the last
+        more += f", mask=arange({q.shape[-2]})[:, None] >= arange({k.shape[-2]})"
     if attn_mask is not None:
         extra = "" if attn_mask.ndim in (2, 4) or q.ndim != 3 else "[None]"
         more += f", {'bias' if attn_mask.is_float else 'mask'}={attn_mask}{extra}"

@@ -19,8 +19,9 @@ def _cross_entropy(x: Operand, target: Operand, weight: Any = None, size_average
     if target.is_float:
         return (f"soft_cross_entropy({scores}, {classes_last(target)}, {weight}, {how}, "
                 f"smoothing={float(label_smoothing)})")
-    return (f"cross_entropy({scores}, {target}, {weight}, {ignore_index}, {how}, "
+    loss = (f"cross_entropy({scores}, {target}, {weight}, {ignore_index}, {how}, "
             f"smoothing={float(label_smoothing)})")
+    return f"{x.dtype}({loss})" if x.dtype in ("f16", "bf16") else loss  # ours is in f32
 
 
 @adapter("nn.functional.nll_loss")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from benchmarks.oracles.contract import Operand, Unsupported, node
@@ -18,7 +19,7 @@ def _gather(x: Operand, ids: Operand, *, axis: int = 0) -> str:
     return f"gather({x}, {_wrapped(ids, x.shape[axis])}, {axis})"
 
 
-@node("ScatterElements")
+@node("ScatterElements", "Scatter")
 def _scatter(x: Operand, ids: Operand, source: Operand, *, axis: int = 0, reduction: str = "none"
              ) -> str:
     if reduction not in ("none", "add"):
@@ -111,3 +112,34 @@ def _not(x: Operand) -> str:
 
 for _kind, _ours in {"Acosh": "acosh", "Asinh": "asinh", "Atanh": "atanh"}.items():
     node(_kind)(lambda x, function=_ours: f"{function}({x})")
+
+
+# ---- places named by the last axis of a tensor
+
+
+@node("GatherND")
+def _gather_nd(x: Operand, ids: Operand, *, batch_dims: int = 0) -> str:
+    batch = [f"b{n}" for n in range(batch_dims)]
+    free = [f"n{n}" for n in range(ids.ndim - 1 - batch_dims)]
+    named = ids.shape[-1]
+    rest = [f"r{n}" for n in range(x.ndim - batch_dims - named)]
+    places = [f"{ids}[{', '.join([*batch, *free, str(n)])}]" for n in range(named)]
+    return (f"y[{', '.join(batch + free + rest)}] = {x}[{', '.join(batch + places + rest)}]\n"
+            f"return y")
+
+
+@node("ScatterND")
+def _scatter_nd(x: Operand, ids: Operand, source: Operand, *, reduction: str = "none") -> str:
+    named = ids.shape[-1]
+    rows, rest = math.prod(x.shape[:named]), list(x.shape[named:])
+    strides = [math.prod(x.shape[n + 1 : named]) for n in range(named)]
+    count = math.prod(ids.shape[:-1])
+    places = " + ".join(f"k[:, {n}] * {stride}" for n, stride in enumerate(strides))
+    ends = {"none": "index_copy(a, p, s, 0)", "add": "index_add(a, p, s, 0)",
+            "max": f"max(a, segment_max(s, p, {rows}))",
+            "min": f"min(a, segment_min(s, p, {rows}))"}
+    if reduction not in ends:
+        raise Unsupported("scatter writes, adds, or takes the largest or smallest")
+    return (f"k = reshape({ids}, {[count, named]})\np = {places}\n"
+            f"a = reshape({x}, {[rows, *rest]})\ns = reshape({source}, {[count, *rest]})\n"
+            f"return reshape({ends[reduction]}, {list(x.shape)})")
