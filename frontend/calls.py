@@ -29,6 +29,7 @@ from anabranch.frontend.signatures import (
     alike,
     bind,
     by_place,
+    declared_dtype,
     declared_type,
     kind_of,
     matched,
@@ -282,15 +283,15 @@ def _elementwise(function: Function, binding: Binding, frame: Frame, span: Span)
         return as_element(value, inner, function.definition.span)
 
     result = elementwise(list(tensors.values()), build, frame.builder, span)
-    _check_scalar(result, function.definition.results[0], function, span)
+    _check_scalar(result, function.definition, binding)
     return result
 
 
-def _check_scalar(x: Tensor, type_: s.Expr, function: Function, span: Span) -> None:
-    head = type_.id if isinstance(type_, s.Name) else ""
-    wanted = function.scope.find(head)
-    if isinstance(wanted, Dtype) and x.dtype != wanted.name:
-        raise fail(f"'{function.definition.name}' declares the result {head}, and it is {x.dtype}",
+def _check_scalar(x: Tensor, definition: s.OpDef | s.FuncDef, binding: Binding) -> None:
+    type_ = definition.results[0]
+    wanted = declared_dtype(type_.id, binding) if isinstance(type_, s.Name) else None
+    if wanted is not None and x.dtype != wanted and not elements.gives_way(x.element, wanted):
+        raise fail(f"'{definition.name}' declares the result {wanted}, and it is {x.dtype}",
                    type_.span)
 
 

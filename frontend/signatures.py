@@ -500,7 +500,7 @@ def declared_type(node: s.Expr, binding: Binding) -> tuple[str | None, tuple[int
             shape: list[int] = []
             for item in items:
                 shape += _sizes(item, binding)
-            return _dtype_name(head, binding), tuple(shape)
+            return declared_dtype(head, binding), tuple(shape)
         case s.Index(s.Call() as head, items):
             found = evaluate(head, binding.frame)
             if isinstance(found, Dtype | Generic):
@@ -523,7 +523,8 @@ def _sizes(item: s.Expr, binding: Binding) -> list[int]:
     return [dimension(item, binding)]
 
 
-def _dtype_name(head: str, binding: Binding) -> str | None:
+def declared_dtype(head: str, binding: Binding) -> str | None:
+    """The dtype that a declared head names in a call; None where it is generic and unbound."""
     found = binding.outer.find(head)
     if isinstance(found, Dtype):
         return found.name

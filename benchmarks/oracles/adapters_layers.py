@@ -54,7 +54,8 @@ def _softshrink(x: Operand, lambd: float = 0.5) -> str:
 @adapter("nn.functional.hardtanh")
 def _hardtanh(x: Operand, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
               ) -> str:
-    return f"hard_tanh({x}, {min_val}, {max_val})"
+    low, high = (min_val, max_val) if x.is_float else (int(min_val), int(max_val))
+    return f"hard_tanh({x}, {low}, {high})"
 
 
 @adapter("nn.functional.threshold")
@@ -78,7 +79,7 @@ def _glu(x: Operand, dim: int = -1) -> str:
 def _softmax(name: str) -> Any:
     def write(x: Operand, dim: int, *, dtype: Any = None, **_: Any) -> str:
         given = x if dtype is None else f"{dtype_name(dtype)}({x})"
-        return f"{name}({given}, {dim})"
+        return f"{name}({given}, {dim})" if x.ndim else f"{name}({given}[None], {dim})[0]"
 
     return write
 
@@ -119,6 +120,8 @@ def _instance_norm(x: Operand, running_mean: Any = None, running_var: Any = None
 def _batch_norm(x: Operand, running_mean: Any, running_var: Any, weight: Any = None,
                 bias: Any = None, training: bool = False, momentum: float = 0.1,
                 eps: float = 1e-5) -> str:
+    if x.ndim < 2:
+        raise Unsupported("a batch has an axis of channels")
     center, spread = (None, None) if training else (running_mean, running_var)
     return f"batch_norm({x}, {center}, {spread}, {weight}, {bias}, {eps})"
 

@@ -170,6 +170,8 @@ def _reduction(text: str) -> Any:
             given = None
         if x.ndim == 0:
             return text.format(x=f"{x}[None]", w="axis=0")
+        if text.startswith(("max", "min")) and 0 in x.shape:
+            raise Unsupported("of nothing there is no largest or smallest")
         return text.format(x=x, w=f"axis={given}, keepdims={bool(keepdims)}")
 
     return write

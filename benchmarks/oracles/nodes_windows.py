@@ -263,7 +263,7 @@ def _nearest(old: Any, new: Any, factors: Any, where: str, rounding: str) -> str
         if wanted == [[min(math.floor((n + offset) / f), length - 1) for n in range(size)]
                       for size, length, f in axes]:
             return name
-    raise Unsupported(f"the nearest element is found as PyTorch does, not by {where} and {rounding}")
+    raise Unsupported(f"the nearest element is that of PyTorch, not by {where} and {rounding}")
 
 
 @node("Upsample")

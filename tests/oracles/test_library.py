@@ -30,15 +30,11 @@ infos = functools.cache(samples.entries)
 
 
 def check(cases: Sequence[tuple[Case, Iterable[Placement]]]) -> None:
-    """No case is wrong, and most are right: the others are refused with a message."""
+    """Every case is right: none is refused, and none is wrong."""
     trials: list[Trial] = [judge.prepare(case, laid) for case, laid in cases]
     judge.compile_kernels(trials)
     verdicts = {trial.case.name: judge.conclude(trial) for trial in trials}
-    failures = {n: f"{v.kind}: {v.message}" for n, v in verdicts.items()
-                if v.kind not in ("right", "refused")}
-    assert failures == {}
-    refused = [f"{n}: {v.message}" for n, v in verdicts.items() if v.kind == "refused"]
-    assert len(refused) <= len(cases) // 3, "\n".join(refused)
+    assert {n: f"{v.kind}: {v.message}" for n, v in verdicts.items() if v.kind != "right"} == {}
 
 
 def test_every_adapter_is_of_an_operator_that_torch_has_samples_of() -> None:
