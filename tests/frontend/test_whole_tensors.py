@@ -303,3 +303,12 @@ def test_a_mean_of_short_floats_is_right_where_their_sum_is_too_large(mean: str)
     assert call(source, "f", x=ones).dtype == np.float16
     assert call(source, "lost", x=ones).dtype == np.float32
     assert call(source, "lost", x=ones.astype(np.float64)).dtype == np.float64
+
+
+def test_what_a_scalar_op_gives_has_the_dtype_that_it_declares():
+    """Declared by a name that stands for the dtype of an argument, too."""
+    f = "op f(x: T, low: float = 0.5) -> T:\n    return where(x < low, low, x)\n"
+    half = call(program(f + "def g(x: f16[N]):\n    return f(x)\n"), "g", x=np.ones(3, np.float16))
+    assert half[0].dtype == np.float16
+    with pytest.raises(UserError, match="'f' declares the result i64, and it is f32"):
+        call(program(f + "def g(x: i64[N]):\n    return f(x)\n"), "g", x=np.ones(3, np.int64))
