@@ -92,7 +92,16 @@ class Model:
     def __repr__(self) -> str:
         return f"the model {self.name}"
 
-    def __call__(self, **arguments: object) -> Model:
+    def __call__(self, *unnamed: object, **arguments: object) -> Model:
+        found = self.program.source.scope.find(self.name)
+        assert isinstance(found, values.Model)
+        names = [param.name for param in found.definition.params]
+        if unnamed:
+            raise fail(f"the arguments of the model {self.name} go by name",
+                       help=f"as in {self.name}({', '.join(f'{n}=...' for n in names)})")
+        for name in arguments.keys() - {*names}:
+            raise fail(f"the model {self.name} takes no '{name}'",
+                       help=nearest(name, names) or f"it takes {', '.join(names) or 'nothing'}")
         return Model(self.program, self.name, tuple(sorted(arguments.items())))
 
     def __getattr__(self, name: str) -> Entry:
@@ -125,7 +134,7 @@ def Mesh(**axes: int) -> meshes.Mesh:
 
 def compile(
     what: Recipe | Entry,
-    *,
+    *unnamed: object,
     mesh: meshes.Mesh | None = None,
     micro: int | None = None,
     slots: int = 2,
@@ -146,9 +155,11 @@ def compile(
                    "function: program.softmax, program.GPT(dim=128, ...).forward")
     if mesh is not None and not isinstance(mesh, meshes.Mesh):
         raise fail(f"{mesh!r} is not a mesh", help="as in mesh=Mesh(data=2, model=2)")
+    if unnamed:
+        raise fail("arrays and sizes go by name", help="as in compile(program.softmax, x=array)")
     _check_counts(micro=micro, slots=slots)
     options = Options(mesh or meshes.Mesh(), micro, slots, checked=checked)
-    tensors = _tensors(what) if isinstance(what, Entry) else given.keys()
+    tensors = _tensors(what, given) if isinstance(what, Entry) else given.keys()
     given = {n: value if n in tensors else _plain(value) for n, value in given.items()}
     overrides = {name: _plain(value) for name, value in (set or {}).items()}
     inputs = {name: _type(name, value) for name, value in given.items() if _is_array(value)}
@@ -198,15 +209,30 @@ def _check_arrays(function: Function, inputs: Mapping[str, TensorType]) -> None:
             raise fail(f"'{name}' is an array {given}, and '{function.name}' takes {wanted}")
 
 
-def _tensors(what: Entry) -> set[str]:
-    """The parameters of a function that are tensors."""
+def _tensors(what: Entry, given: Mapping[str, object]) -> set[str]:
+    """The parameters of a function that are tensors. What is given to one is an array, and arrays
+    are given to parameters."""
+    params = _parameters(what)
+    names = {p.name for p in params}
+    found = {p.name for p in params if isinstance(without_layout(p.type)[0], s.Index)}
+    for name, value in given.items():
+        if name in found and not (_is_array(value) or isinstance(value, bool | None)):
+            raise fail(f"'{name}' is a {type(value).__name__}; give an array",
+                       help=f"as in {name}=numpy.array(...)")
+        if params and name not in names and _is_array(value) and _type(name, value).shape:
+            raise fail(f"'{what.name}' takes no array '{name}'", help=nearest(name, found)
+                       or f"it takes {', '.join(p.name for p in params if p.name in found)}")
+    return found
+
+
+def _parameters(what: Entry) -> list[s.Param]:
     owner, _, member = what.name.rpartition(".")
     found = what.program.source.scope.find(owner or what.name)
     definitions = found.definition.body if isinstance(found, values.Model) else (
         [found.definition] if isinstance(found, values.Function) else [])
-    return {param.name for each in definitions
+    return [param for each in definitions
             if isinstance(each, s.OpDef | s.FuncDef) and each.name == member
-            for param in each.params if isinstance(without_layout(param.type)[0], s.Index)}
+            for param in each.params]
 
 
 def _check_counts(**counts: int | None) -> None:

@@ -58,30 +58,34 @@ class Session:
                 raise
             self._unset = set()
 
-    def step(self, **arrays: Any) -> Any:
+    def step(self, *unnamed: Any, **arrays: Any) -> Any:
         """One training step: the loss before its update."""
+        self._check_named(unnamed, TRAIN)
         loss, *_ = self._run(TRAIN, arrays, self.steps)
         self.steps += 1
         return loss
 
-    def evaluate(self, **arrays: Any) -> Any:
+    def evaluate(self, *unnamed: Any, **arrays: Any) -> Any:
         """The loss of a batch; nothing is changed, nothing dropped out. Metrics are in `results`
         then."""
+        self._check_named(unnamed, evaluation.EVALUATE)
         loss, *_ = self._run(evaluation.EVALUATE, arrays, 0)
         return loss
 
-    def measure(self, **arrays: Any) -> dict[str, float]:
+    def measure(self, *unnamed: Any, **arrays: Any) -> dict[str, float]:
         """The loss, metrics and reports of any number of rows by name: means over the rows."""
+        self._check_named(unnamed, evaluation.EVALUATE)
         self._check_states()
         given = {name: _array(value) for name, value in arrays.items()}
         batches = evaluation.batches_of(self.plan, given)
         return evaluation.measure(self._running, batches).means
 
-    def __call__(self, **arrays: Any) -> Any:
+    def __call__(self, *unnamed: Any, **arrays: Any) -> Any:
         """The results of a plan's only program: one, or a tuple."""
         if len(self._programs) != 1:
             raise RunError(f"the plan has the programs {', '.join(self._programs)}; "
                            "use step, evaluate or generate")
+        self._check_named(unnamed, self._programs[0])
         values = self._run(self._programs[0], arrays, 0)
         return values[0] if len(values) == 1 else values
 
@@ -103,6 +107,12 @@ class Session:
         torch = any(_is_torch(value) for value in arrays.values())
         self.results = {n: _given_back(value, torch=torch) for n, value in results.items()}
         return tuple(self.results.values())
+
+    def _check_named(self, unnamed: Sequence[Any], program: str) -> None:
+        if unnamed:
+            feeds = self.plan.program(program).feeds if program in self._programs else ()
+            shown = ", ".join(f"{port.name}=..." for port in feeds)
+            raise RunError(f"arrays go by name{', as in ' if shown else ''}{shown}")
 
     def _check_states(self) -> None:
         if self._unset:

@@ -204,6 +204,30 @@ def test_what_a_function_does_not_take_is_refused(
         ab.compile(program.Tiny(vocab=256, dim=8).forward, **arguments)
 
 
+def test_arguments_of_a_model_go_by_their_names(program: ab.api.Program) -> None:
+    with pytest.raises(ab.UserError, match=r"Tiny takes no 'dmi'\n.*did you mean 'dim'\?"):
+        program.Tiny(vocab=256, dmi=8)
+    with pytest.raises(ab.UserError, match=r"go by name\n.*Tiny\(vocab=\.\.\., dim=\.\.\."):
+        program.Tiny(256, 8)
+
+
+def test_arrays_go_by_name(program: ab.api.Program) -> None:
+    x = np.zeros((2, 3), "f4")
+    with pytest.raises(ab.UserError, match=r"go by name\n.*x=array"):
+        ab.compile(program.softmax, x)
+    with (ab.Session(ab.compile(program.softmax, x=x)) as session,
+          pytest.raises(RunError, match=r"arrays go by name, as in x=\.\.\.")):
+        session(x)
+
+
+def test_what_is_no_array_of_a_function_is_said_to_be_none(program: ab.api.Program) -> None:
+    forward = program.Tiny(vocab=256, dim=8).forward
+    with pytest.raises(ab.UserError, match=r"takes no array 'y'\n.*it takes tokens"):
+        ab.compile(forward, y=np.zeros((1, 16), "i8"))
+    with pytest.raises(ab.UserError, match="'tokens' is a list; give an array"):
+        ab.compile(forward, tokens=[[1, 2, 3]])
+
+
 def test_numbers_of_numpy_are_numbers(program: ab.api.Program) -> None:
     plan = ab.compile(program.linear, I=[np.int64(4)], K=np.int32(6), N=5)
     assert plan.programs[0].feeds[0].name == "x"
