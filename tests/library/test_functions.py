@@ -48,6 +48,27 @@ def test_nan_is_sorted_behind_every_number(right: bool) -> None:
     np.testing.assert_array_equal(found, np.searchsorted(s, x, "right" if right else "left"))
 
 
+BIG = np.full((1, 8), 30000, np.float16)
+ZEROS = np.zeros(8, np.int64)
+WIDE: dict[str, float] = {
+    "var(x / 300 * s)": 11432, "std(x / 300 * s)": 106.9, "logsumexp(x[:, :1] * zeros)": 11.156,
+    "nanmean(x)": 30000, "segment_mean(x[0], k, 1)": 30000, "embedding_bag(k, x, bags, 1)": 30000,
+    "nll(-x[:, :4], k[:1], w)": 30000, "avg_pool1d(x, 4, ceil=True)": 30000,
+    "cosine_similarity(x, x)": 1, "lp_pool1d(x / 30, 2.0, 4)": 2000,
+}
+
+
+@pytest.mark.parametrize("call_", WIDE)
+def test_sums_in_between_hold_what_half_precision_cannot(call_: str) -> None:
+    """Of numbers and with a result that f16 holds, although their sum is more than that."""
+    given = {"x": BIG, "s": np.tile([1, -1], 4).astype(np.float16), "k": ZEROS, "bags": ZEROS,
+             "w": np.full(4, 3, np.float16), "zeros": np.zeros((70000, 1), np.float16)}
+    types = "x: f16[A, N], s: f16[N], k: i64[N], bags: i64[N], w: f16[V], zeros: f16[M, L]"
+    found = call(program(f"def f({types}):\n    return {call_}\n"), "f", **given)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found.astype(np.float64), WIDE[call_], 2e-3)
+
+
 CLIPPED = """
 def f(a: f32[N], b: f32[M, K]) -> f32[N], f32[M, K]:
     x, y = {call}
