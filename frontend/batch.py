@@ -1,7 +1,8 @@
 """What a batch consists of: the types of the arguments that a recipe's functions take by name.
 
 A reader of text knows its own types. For any other, a type is what is declared where the argument
-is taken: by the function itself, or by a function of the model with a parameter of that name.
+is taken: by the function itself, or by a function of the model with a parameter of that name. A
+dimension that neither the model nor the recipe says is overridden, or is that of the data.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.entries import Sizes, dimensions
+from anabranch.frontend.entries import Sizes, bound_sizes, dimensions
 from anabranch.frontend.evaluate import Frame
 from anabranch.frontend.recipe import Recipe
 from anabranch.frontend.signatures import kind_of, without_layout
-from anabranch.frontend.values import Dtype, Function, Reader
+from anabranch.frontend.values import MISSING, Dtype, Function, Reader
 from anabranch.ir.diagnostics import fail, nearest
 from anabranch.ir.types import TensorType, tensor
 
@@ -47,7 +48,43 @@ def _fields(
         shape = (_extent(reader, "batch", recipe), _extent(reader, "window", recipe))
         return {name: tensor("i64", shape) for name in ("tokens", "targets")}
     batch = _extent(reader, "batch", recipe)
-    return {p.name: _declared(*_typed(p, function, recipe), batch, recipe) for p in params}
+    shapes = None if recipe.shapes is None else recipe.shapes(reader)
+    if shapes is not None:
+        recipe.sizes = {**_said(function, recipe, shapes), **recipe.sizes}
+    found = {name: tensor("f32", shape) for name, shape in (shapes or {}).items()}
+    return found | {p.name: _declared(*_typed(p, function, recipe), batch, recipe)
+                    for p in params if shapes is None or p.name in shapes}
+
+
+def _said(
+    function: Function, recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, object]:
+    """The open sizes of a function's arguments, as the data have them."""
+    wanted = open_sizes(function, recipe)
+    found: dict[str, object] = {}
+    for param in fed(function):
+        typed, owner = _typed(param, function, recipe)
+        type_, _ = without_layout(typed.type)
+        if isinstance(type_, s.Index) and param.name in shapes:
+            bound = bound_sizes(type_.items, shapes[param.name], owner.scope)
+            found |= {name: size for name, size in bound if name in wanted and name not in found}
+    return found
+
+
+def open_sizes(function: Function, recipe: Recipe) -> set[str]:
+    """Names in the types of a function's arguments that are sizes of neither the model nor the
+    batch."""
+    if recipe.reader.name == "text":
+        return set()
+    names, batches = set(), set()
+    for param in fed(function):
+        typed, owner = _typed(param, function, recipe)
+        match without_layout(typed.type)[0]:
+            case s.Index(_, (first, *rest)):
+                batches |= {n.id for n in s.walk(first) if isinstance(n, s.Name)}
+                names |= {n.id for item in rest for n in s.walk(item)
+                          if isinstance(n, s.Name) and owner.scope.find(n.id) is MISSING}
+    return names - batches
 
 
 def _extent(reader: Reader, name: str, recipe: Recipe) -> int:
@@ -75,7 +112,9 @@ def _declared(param: s.Param, function: Function, batch: int, recipe: Recipe) ->
     type_, _ = without_layout(param.type)
     match type_:
         case s.Index(s.Name(head), (first, *rest)) if isinstance(function.scope.find(head), Dtype):
-            names = {first.id: batch} if isinstance(first, s.Name) else {}
+            names = dict(recipe.sizes)
+            if isinstance(first, s.Name):
+                names[first.id] = batch
             frame = Frame(function.scope.inner(), recipe.builder)
             shape = [n for item in (first, *rest) for n in dimensions(item, Sizes(names), frame)]
             return tensor(head, tuple(shape))

@@ -36,7 +36,7 @@ from anabranch.frontend.values import (
     describe,
     weak,
 )
-from anabranch.ir.diagnostics import Span, fail
+from anabranch.ir.diagnostics import Span, fail, nearest
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import DTYPES, LARGEST, integers, is_float
 
@@ -505,15 +505,21 @@ def _stage(call: Call, number: object) -> object:
 # ---- Readers, and what is not here yet
 
 
-def _reader(name: str) -> None:
-    def run(call: Call, **arguments: object) -> object:
+def _reader(name: str, *known: str) -> None:
+    def run(call: Call, *args: object, **arguments: object) -> object:
+        if args:
+            raise fail(f"the arguments of the reader '{name}' go by name", call.span,
+                       help=f"it takes {', '.join(known)}")
+        for given in arguments.keys() - {*known}:
+            raise fail(f"the reader '{name}' takes no '{given}'", call.span,
+                       help=nearest(given, known) or f"it takes {', '.join(known)}")
         return Reader(name, arguments)
 
     BUILTINS[name] = Builtin(name, run)
 
 
-_reader("text")
-_reader("arrays")
+_reader("text", "window", "batch")
+_reader("arrays", "batch", "held")
 
 
 def _unsupported(name: str, what: str) -> None:

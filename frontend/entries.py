@@ -141,7 +141,7 @@ def bound_names(function: Function, types: Mapping[str, TensorType]) -> dict[str
         match type_:
             case s.Index(s.Name(head), items):
                 found[param.name] = True  # an optional tensor is there
-                found |= {k: v for k, v in _bound(items, given.shape, function.scope)
+                found |= {k: v for k, v in bound_sizes(items, given.shape, function.scope)
                           if k not in found}
                 if isinstance(function.scope.find(head), Generic):
                     found.setdefault(head, given.dtype)
@@ -151,7 +151,7 @@ def bound_names(function: Function, types: Mapping[str, TensorType]) -> dict[str
     return found
 
 
-def _bound(
+def bound_sizes(
     items: Sequence[s.Expr], shape: tuple[int, ...], scope: Scope
 ) -> Iterator[tuple[str, int | list[int]]]:
     """Names in a type with the sizes they stand for; one pack may be of any length."""

@@ -20,7 +20,7 @@ from anabranch.frontend.builder import Builder
 from anabranch.frontend.entries import Sizes, bound_names, build_entry
 from anabranch.frontend.evaluate import Frame, evaluate
 from anabranch.frontend.parse import parse_expression
-from anabranch.frontend.recipe import make_model
+from anabranch.frontend.recipe import Shapes, make_model
 from anabranch.frontend.scope import File, Files, library, load_file
 from anabranch.frontend.steps import Training, build_training
 from anabranch.frontend.values import MISSING, Function, Model, Scope
@@ -70,10 +70,13 @@ class Program:
     def training(
         self, recipe: str | None = None, overrides: Mapping[str, object] | None = None,
         stages: int = 1, inputs: Mapping[str, TensorType] | None = None,
+        shapes: Shapes | None = None,
     ) -> Training:
-        """Elaborate a recipe: by the name of its model, or the only one of the file."""
+        """Elaborate a recipe: by the name of its model, or the only one of the file. `shapes` are
+        those of the data, where they are there."""
         with self._explained():
-            return build_training(self._recipe(recipe), self.scope, overrides or {}, stages, inputs)
+            return build_training(self._recipe(recipe), self.scope, overrides or {}, stages, inputs,
+                                  shapes)
 
     def function(
         self, name: str, sizes: Mapping[str, object] | None = None, *,

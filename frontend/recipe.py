@@ -7,8 +7,8 @@ gives a group of parameters an optimizer of its own; functions of a recipe are w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
@@ -44,14 +44,22 @@ class Group:
     span: Span
 
 
+Shapes = Callable[[Reader], Mapping[str, tuple[int, ...]]]
+"""Those of a batch that a reader gives, by name."""
+
+
 @dataclass(slots=True)
 class Recipe:
-    """A recipe while its functions are built."""
+    """A recipe while its functions are built. `shapes` tells those of the data, if they are there;
+    `sizes` are dimensions of a batch that only overrides or the data say."""
 
     definition: s.TrainDef
     scope: Scope
     instance: Instance
     builder: Builder
+    overrides: Mapping[str, object]
+    shapes: Shapes | None = None
+    sizes: dict[str, object] = field(default_factory=dict)
     lines: dict[str, s.Setting] = field(default_factory=dict)
     values: dict[str, object] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
@@ -95,7 +103,8 @@ class Recipe:
 
 
 def prepared(
-    definition: s.TrainDef, scope: Scope, overrides: Mapping[str, object], builder: Builder
+    definition: s.TrainDef, scope: Scope, overrides: Mapping[str, object], builder: Builder,
+    shapes: Shapes | None = None,
 ) -> Recipe:
     """A recipe with all its lines evaluated."""
     model = scope.find(definition.model.id)
@@ -103,10 +112,10 @@ def prepared(
         raise fail(f"'{definition.model.id}' is not a model", definition.model.span,
                    help=nearest(definition.model.id, scope.visible()))
     frame = Frame(scope, builder)
-    values = {name: _value(given, frame) for name, given in overrides.items()}
+    values = {name: _value(given, replace(frame, waits=True)) for name, given in overrides.items()}
     instance = make_model(model, definition, values, frame)
-    recipe = Recipe(definition, scope.inner(dict(instance.scope.names)), instance, builder)
-    _check_overrides(values, recipe)
+    recipe = Recipe(definition, scope.inner(dict(instance.scope.names)), instance, builder,
+                    values, shapes)
     for line in definition.body:
         if isinstance(line, s.FuncDef):
             _function(line, recipe)
@@ -150,11 +159,12 @@ def _value(given: object, frame: Frame) -> object:
     return given
 
 
-def _check_overrides(values: Mapping[str, object], recipe: Recipe) -> None:
+def check_overrides(recipe: Recipe, sizes: Collection[str]) -> None:
+    """There is something to override: `sizes` are dimensions that nothing in the recipe says."""
     known = [*recipe.instance.arguments,
              *(line.target.id for line in recipe.definition.body if isinstance(line, s.Setting)),
-             *ALWAYS, *_defaults_of_next(recipe.instance)]
-    for name in values:
+             *ALWAYS, *_defaults_of_next(recipe.instance), *sizes]
+    for name in recipe.overrides:
         if name not in known:
             raise fail(f"the recipe has no '{name}' to set", recipe.definition.span,
                        help=nearest(name, known) or f"it has {', '.join(dict.fromkeys(known))}")

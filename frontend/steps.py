@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.batch import Types, batch_of
+from anabranch.frontend.batch import Types, batch_of, open_sizes
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.calls import call, supplied
 from anabranch.frontend.entries import Sizes, bound_names, build_entry
 from anabranch.frontend.evaluate import Activation, Frame
 from anabranch.frontend.minimize import Minimizer, minimizer
 from anabranch.frontend.models import states
-from anabranch.frontend.recipe import Recipe, prepared
+from anabranch.frontend.recipe import Recipe, Shapes, check_overrides, prepared
 from anabranch.frontend.signatures import Argument, without_layout
 from anabranch.frontend.tensors import as_tensor
 from anabranch.frontend.values import (
@@ -45,7 +45,7 @@ class Training:
     order; `states` are the dotted paths in the order of `init`'s results; `results` names what
     each function gives; `settings` are the recipe's lines that are numbers, texts or lists.
     `by_micro` is set if the program is another one for another number of micro-batches, because
-    of `per_micro`."""
+    of `per_micro`; `sizes` are dimensions of a batch that were overridden or found in the data."""
 
     module: Module
     model: str
@@ -58,6 +58,7 @@ class Training:
     states: tuple[tuple[str, TensorType], ...]
     results: Mapping[str, tuple[str, ...]]
     settings: Mapping[str, object]
+    sizes: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,14 @@ class Step:
 
 def build_training(
     definition: s.TrainDef, scope: Scope, overrides: Mapping[str, object], stages: int,
-    inputs: Mapping[str, TensorType] | None,
+    inputs: Mapping[str, TensorType] | None, shapes: Shapes | None = None,
 ) -> Training:
-    """Elaborate a recipe. `inputs` gives the types of the batch where the reader does not."""
+    """Elaborate a recipe. `inputs` gives the types of the batch where the reader does not;
+    `shapes` those of the data."""
 
     def built(total: Mapping[str, int]) -> Step:
         builder = Builder("train", training=True, stages=stages)
-        return _train(prepared(definition, scope, overrides, builder), total, inputs)
+        return _train(prepared(definition, scope, overrides, builder, shapes), total, inputs)
 
     step = built({})
     if max(step.minimizer.done.values(), default=0) > 1:
@@ -105,7 +107,7 @@ def build_training(
         recipe.positive("steps", None), recipe.builder.micro, recipe.builder.has_parts,
         recipe.reader,
         tuple(step.types.items()), tuple((x.path, x.type.type) for x in step.states), results,
-        {k: v for k, v in recipe.values.items() if _is_plain(v)},
+        {k: v for k, v in recipe.values.items() if _is_plain(v)}, recipe.sizes,
     )
 
 
@@ -126,6 +128,7 @@ def _train(
     builder.micro = recipe.positive("micro", 1)
     update = recipe.functions.get("update")
     function = update or _loss(recipe)
+    _check_overrides(recipe, function)
     types = batch_of(function, recipe, inputs)
     work = minimizer(recipe, total)
     recipe.scope.names["minimize"] = work.builtin()
@@ -144,6 +147,15 @@ def _train(
     results = {"loss": loss, **_reports(builder, ["loss"])}
     train = builder.finish(list(results.values()), new, order)
     return Step(recipe, train, tuple(results), types, work, averages, found)
+
+
+def _check_overrides(recipe: Recipe, function: Function) -> None:
+    """Those of sizes are kept: a reader of arrays does not say all of a batch."""
+    evaluated = [recipe.function("loss"), *metrics(recipe).values()]
+    sizes = {name for each in (function, *evaluated) if each is not None
+             for name in open_sizes(each, recipe)}
+    check_overrides(recipe, sizes)
+    recipe.sizes |= {name: size for name, size in recipe.overrides.items() if name in sizes}
 
 
 def _loss(recipe: Recipe) -> Function:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from anabranch import cache, generation
 from anabranch.cli.options import (
     add_program,
@@ -29,6 +31,7 @@ from anabranch.cli.options import (
     renaming,
 )
 from anabranch.driver import Options, compile_training
+from anabranch.frontend import values
 from anabranch.frontend.program import Program, Training, load
 from anabranch.ir.diagnostics import UserError, fail
 from anabranch.ir.plan import Plan
@@ -36,7 +39,7 @@ from anabranch.runtime import checkpoint
 from anabranch.runtime.arrays import Array
 from anabranch.runtime.checkpoint import Progress, listed
 from anabranch.runtime.data import Reader, make_reader
-from anabranch.runtime.errors import WeightError
+from anabranch.runtime.errors import FeedError, WeightError
 from anabranch.runtime.session import Session
 from anabranch.runtime.world import World, world_of_environment
 from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train
@@ -81,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         job = prepare(args, world)
         start = _start(args)
-    except (UserError, WeightError):
+    except (FeedError, UserError, WeightError):
         if world.process:  # all processes find the same mistake; the first one tells
             return 1
         raise
@@ -103,6 +106,26 @@ def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+@dataclass(slots=True)
+class Data:
+    """What a run reads, as soon as the recipe has said how."""
+
+    source: str | None
+    seed: int
+    made: Reader | None = None
+
+    def reader(self, wanted: values.Reader) -> Reader:
+        if self.source is None and wanted.name != TEXT:
+            raise fail(f"the reader '{wanted.name}' of the recipe needs data",
+                       help="give --data PATH")
+        if self.made is None:
+            self.made = make_reader(wanted.name, self.source, self.seed, wanted.arguments)
+        return self.made
+
+    def shapes(self, wanted: values.Reader) -> dict[str, tuple[int, ...]]:
+        return {name: np.shape(array) for name, array in self.reader(wanted).batch(0).items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A command line, understood. `again` is the command that goes on with the run."""
@@ -112,7 +135,7 @@ class Job:
     settings: dict[str, Any]
     options: Options
     seed: int
-    source: str | None
+    reader: Reader
     run: Run
     again: str
 
@@ -128,8 +151,11 @@ def prepare(args: argparse.Namespace, world: World) -> Job:
     settings = _settings(args, done)
     program = load(args.file)
     micro = {} if args.micro is None else {"micro": args.micro}
-    training = program.training(settings["model"], {**settings["set"], **micro}, mesh.stages)
     seed = done.seed if args.seed is None else args.seed
+    data = Data(settings["data"], seed)
+    training = program.training(settings["model"], {**settings["set"], **micro}, mesh.stages,
+                                shapes=data.shapes)
+    settings["set"] |= training.sizes
     run = Run(_folder(args), training.steps, done.step, seed, args.checkpoint_every,
               notes=json.dumps(settings),
               unit="tokens" if training.reader.name == TEXT else "targets")
@@ -137,7 +163,7 @@ def prepare(args: argparse.Namespace, world: World) -> Job:
         raise fail(f"{args.resume} has done {run.first} of {run.steps} steps already",
                    help=f"ask for more, as in --steps {2 * run.first}")
     options = Options(mesh, args.micro, args.slots, checked=not args.no_check)
-    return Job(program, training, settings, options, seed, settings["data"], run,
+    return Job(program, training, settings, options, seed, data.reader(training.reader), run,
                _again(args, run))
 
 
@@ -217,7 +243,7 @@ def _set_states(
 def _train(session: Session, job: Job, seconds: float) -> tuple[Report, str]:
     """The report, and a sample of what the model writes, if it does."""
     try:
-        report = train(session, _reader(job), job.run, seconds)
+        report = train(session, job.reader, job.run, seconds)
     except KeyboardInterrupt:
         if session.process == 0:
             _say(f"\nsaved; go on with: {job.again}")
@@ -225,13 +251,6 @@ def _train(session: Session, job: Job, seconds: float) -> tuple[Report, str]:
     programs = {p.name for p in session.plan.programs}
     writes = job.training.reader.name == TEXT and generation.PROGRAM in programs
     return report, generation.text(session, PROMPT, SAMPLE) if writes else ""
-
-
-def _reader(job: Job) -> Reader:
-    reader = job.training.reader
-    if job.source is None and reader.name != TEXT:
-        raise fail(f"the reader '{reader.name}' of the recipe needs data", help="give --data PATH")
-    return make_reader(reader.name, job.source, job.seed, reader.arguments)
 
 
 # ---- What is said

@@ -237,3 +237,62 @@ def test_arrays_of_a_file_are_trained_on(
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     np.testing.assert_allclose(load_file(report["checkpoint"])["w"], [1, -2, 3], atol=1e-2)
     assert report["val_loss"] < 1e-3
+
+
+LONG = ARRAYS.replace("y: f32[B])", "y: f32[B, S])").replace("(x @ w,", "(outer(x @ w, y),") + """
+op outer(a: f32[B], y: f32[B, S]) -> f32[B, S]:
+    z[b, s] = a[b] + 0 * y[b, s]
+    return z
+"""
+
+
+def test_what_only_the_data_say_of_a_size_is_theirs(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("long.ab").write_text(LONG)
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    np.savez("data.npz", x=x, y=np.repeat(x @ np.float32([[1], [-2], [3]]), 12, axis=1))
+    command = ["train", "long.ab", "--data", "data.npz", "--steps", "2", "--out", "out", "--json"]
+    assert main(command) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[-1])["train_loss"]
+    assert main([*command, "--set", "S=12"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["train_loss"] == first
+    assert main([*command, "--set", "S=13"]) == 1
+    assert "y is [8, 12] here; the program wants [8, 13]" in capsys.readouterr().err
+    assert main(["explain", "long.ab", "--set", "S=12"]) == 0
+    capsys.readouterr()
+    assert main(["explain", "long.ab"]) == 1
+    assert "--set S=8 in a shell" in capsys.readouterr().err
+    assert main([*command, "--set", "Z=12"]) == 1
+    assert "the recipe has no 'Z' to set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("batch=8", "batch=8, shuffle=True", "the reader 'arrays' takes no 'shuffle'"),
+    ("batch=8", "batch=8, hold=0.2", "did you mean 'held'?"),
+    ("batch=8", "8", "the arguments of the reader 'arrays' go by name"),
+    ("steps     = 200", "steps = 200\n    metrics = [far]", "the reader 'arrays' gives no 'z'"),
+])
+def test_what_the_data_cannot_give_is_said_before_anything_is_planned(
+    workplace: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
+) -> None:
+    metric = "    def far(z: f32[B, n]) -> f32[]:\n        return mean(z)\n"
+    text = ARRAYS.replace("\ntrain", f"\n{metric}\ntrain")
+    Path("line.ab").write_text(text.replace(old, new))
+    np.savez("data.npz", x=np.ones((100, 3), "f4"), y=np.ones(100, "f4"))
+    assert main(["train", "line.ab", "--data", "data.npz"]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "line.ab:" in error
+    assert "planned" not in error
+
+
+def test_an_override_of_the_optimizer_is_written_like_the_line(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("line.ab").write_text(ARRAYS)
+    np.savez("data.npz", x=np.ones((100, 3), "f4"), y=np.ones(100, "f4"))
+    command = ["train", "line.ab", "--data", "data.npz", "--steps", "1", "--out", "out", "--json"]
+    assert main([*command, "--set", "optimizer=sgd(lr=0.25)"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    np.testing.assert_allclose(load_file(report["checkpoint"])["w"], 0.5)  # 0.25 * 2 * 1 * 1
