@@ -34,7 +34,7 @@ COUNTS = {
     # rows
     "softmax": "I*n*(1 + 17) + I*k + I*n*4",
     "log_softmax": "I*n*(1 + 18) + I*17 + I*n",
-    "layer_norm": "I*(n + 4) + I*(3*n + 4) + I*n*(1 + 1 + 4 + 4)",
+    "layer_norm": "I*(n + 4) + I*(2*n + 4) + 2*I*n + I*(2*n + 4) + I*n*(1 + 4 + 4)",
     "rms_norm": "I*(2*n + 4 + 1 + 4) + I*n",
     "normalize": "i*j*2*k + i*j*(2 + 4) + I*n*(1 + 4)",
     # losses: what is ignored is tested where it would be read, summed and counted; a mean divides
@@ -55,7 +55,7 @@ COUNTS = {
     "lerp": "i*j*(1 + 1 + 1 + 2 + 3)",  # a test and a choice; b - a once; from a, or from b
     "relu": "2*i*j",
     "gelu": "i*j*(1 + 1 + 20 + 4 + 1)",
-    "sigmoid": "i*j*(1 + 1 + 1 + 16 + 1 + 1 + 4)",
+    "sigmoid": "i*j*(1 + 16 + 1 + 4)",
     "dropout": "I*(40 + 1 + 1 + 4)",
     "uniform": "I*(40 + 1 + 1)",
 }
