@@ -123,7 +123,7 @@ def derive(function: Function) -> Derived | None:
     for length in LENGTHS:
         made = (elaborated(function, sizes, length) for sizes in _sizes(function))
         if found := list(islice(filter(None, made), ENOUGH)):
-            return max(found, key=_distinct)
+            return max(found, key=_told_apart)
     return None
 
 
@@ -138,7 +138,8 @@ def sizes_of(function: Function) -> tuple[list[int], int] | None:
 
 def _sizes(function: Function) -> Iterator[Sequence[int]]:
     """Distinct ones; then such as fit together in many ways, if there are any to choose."""
-    yield SIZES
+    for first in range(0, 2 * ENOUGH, 2):  # one of these may be a number in the op itself
+        yield (*SIZES[first:], *SIZES[:first])
     if not sample(function, SIZES, 1):
         return
     random = np.random.default_rng(0)
@@ -213,6 +214,14 @@ def _argument(kind: str, name: str, shape: tuple[int, int], builder: Builder) ->
         case "matrices":
             return [builder.input(f"{name}{n}", tensor("f32", shape)) for n in range(2)]
     return 1 if kind == "number" else [1, 0]
+
+
+def _told_apart(found: Derived) -> tuple[int, int]:
+    """How well sizes say whose an extent is. Fewer extents are better where names are as distinct:
+    one that is a size by chance is one more."""
+    owners = _owners(found.trial.sizes)
+    ranges = [n for op in found.function.body if isinstance(op, Compute) for _, n in op.ranges]
+    return _distinct(found), -sum(n in owners for n in ranges)
 
 
 def _distinct(found: Derived) -> int:

@@ -23,7 +23,7 @@ from anabranch.frontend.program import Program
 from anabranch.frontend.scope import library
 from anabranch.frontend.unparse import format_header
 from anabranch.frontend.values import Builtin, Function, Model, Scope
-from anabranch.ir.diagnostics import fail, nearest
+from anabranch.ir.diagnostics import Collector, Span, fail, nearest
 from anabranch.ir.ops import Return
 from anabranch.samples import Sample, sample_of
 
@@ -63,6 +63,11 @@ class Operator:
         first = min(each.span.line for each in self.definition.body)
         last = max(each.span.end_line for each in s.walk(self.definition))
         return [line.removeprefix("    ") for line in self.source[first - 1:last]]
+
+    def holds(self, span: Span | None) -> bool:
+        last = max(each.span.end_line for each in s.walk(self.definition))
+        mine = self.definition.span
+        return span is not None and span.file == mine.file and mine.line <= span.line <= last
 
     @property
     def function(self) -> Function | None:
@@ -105,6 +110,17 @@ def find(name: str, program: Program | None) -> Operator:
     names = [*(operator.name for operator in known), *builtins()]
     raise fail(f"there is no op, def or model '{name}'",
                help=nearest(name, names) or "anabranch ops lists them all")
+
+
+def mistakes_of(name: str, program: Program | None, found: Collector) -> Collector:
+    """Those of the mistakes in a file that stand in the way of a name: all but what is wrong with
+    other definitions. One that is not there may be missing because of any."""
+    own = operators_of(program) if program else []
+    if name not in {*builtins(), *(each.name for each in (*own, *operators_of(None)))}:
+        return found
+    others = [each for each in own if each.name != name]
+    return Collector([each for each in found.diagnostics
+                      if not any(other.holds(each.span) for other in others)])
 
 
 # ---- functions of the language itself

@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from anabranch.frontend.program import load
-from anabranch.operators import builtins, details, find, listing, operators_of
+from anabranch.frontend.program import loads, read
+from anabranch.ir.diagnostics import Collector
+from anabranch.operators import builtins, details, find, listing, mistakes_of, operators_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +21,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    program = load(args.file) if args.file else None
+    found = Collector()
+    program = loads(read(args.file), args.file, found) if args.file else None
     if args.name:
+        mistakes_of(args.name, program, found).raise_if_any(program.sources if program else None)
         print(details(find(args.name, program)))
         return 0
     print(listing(operators_of(program)))
+    found.raise_if_any(program.sources if program else None)
     if program is None:
         names = textwrap.wrap(", ".join(builtins()), 96)
         print("\n".join(["\nthe language's own", *(f"  {line}" for line in names)]))

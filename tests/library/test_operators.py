@@ -15,7 +15,7 @@ from anabranch.cli import main
 from anabranch.derived import Derived, derive
 from anabranch.frontend.evaluate import LIBRARY
 from anabranch.frontend.program import loads
-from anabranch.operators import details, document, find, layouts, listing, operators_of
+from anabranch.operators import cost, details, document, find, layouts, listing, operators_of
 from anabranch.samples import sample_of
 from tests.frontend.running import call
 from tests.library.ops import MODELS, OPS, op
@@ -221,6 +221,33 @@ op decay(x: T[B, S, D], a: T[D]) -> T[B, S, D]:
     h[b, t, d] = a[d] * h[b, t - 1, d, pad=0] + x[b, t, d]
     return h
 """
+
+
+def test_a_broken_op_keeps_no_other_from_being_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.ab"
+    file.write_text("op good(x: f32[N]) -> f32[N]:\n    y[n] = 2 * x[n]\n    return y\n\n"
+                    "op bad(x: f32[N]) -> f32[N]:\n    y[n] = z[n]\n    return y\n")
+    for name in ("good", "relu"):
+        assert main(["ops", name, "--file", str(file)]) == 0
+        assert "operations" in capsys.readouterr().out
+    for name in ("bad", "goood"):
+        assert main(["ops", name, "--file", str(file)]) == 1
+        assert "own.ab:6:12: error: 'z' is" in capsys.readouterr().err
+    assert main(["ops", "--file", str(file)]) == 1
+    said = capsys.readouterr()
+    assert "good" in said.out
+    assert "own.ab:6:12" in said.err
+
+
+@pytest.mark.parametrize("number", [5, 7, 11, 13])
+def test_a_number_in_an_op_is_taken_for_no_size(number: int) -> None:
+    text = (f"op h(x: f32[A, C], n: int = {number}) -> f32[A, n]:\n"
+            "    y[a, k < n] = sum[c](x[a, c] * k)\n    return y\n")
+    (operator,) = operators_of(loads(text))
+    found = derive(operator.function)
+    assert cost(found) == "2*A*C*k operations, 4*A*(C + k) bytes"
 
 
 def test_a_recurrence_is_shown_as_its_statements() -> None:
