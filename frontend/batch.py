@@ -25,6 +25,8 @@ def batch_of(function: Function, recipe: Recipe, given: Mapping[str, TensorType]
     """The types of a function's arguments, in its order. `given` are those of actual arrays."""
     params = fed(function)
     reader = recipe.reader
+    if given is not None:
+        _said(function, recipe, {name: type_.shape for name, type_ in given.items()})
     fields = dict(given) if given is not None else _fields(reader, params, function, recipe)
     found: Types = {}
     for param in params:
@@ -59,7 +61,7 @@ def _fields(
 def _said(
     function: Function, recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, object]:
-    """The open sizes of a function's arguments, as the data have them."""
+    """The open sizes of a function's arguments, as the data have them; no override says others."""
     wanted = open_sizes(function, recipe)
     found: dict[str, object] = {}
     for param in fed(function):
@@ -67,7 +69,12 @@ def _said(
         type_, _ = without_layout(typed.type)
         if isinstance(type_, s.Index) and param.name in shapes:
             bound = bound_sizes(type_.items, shapes[param.name], owner.scope)
-            found |= {name: size for name, size in bound if name in wanted and name not in found}
+            for name, size in bound:
+                if name in wanted and size != recipe.overrides.get(name, size):
+                    raise fail(f"{name} is set to {recipe.overrides[name]}, and '{param.name}' "
+                               f"of the data has {name}={size}", typed.span)
+                if name in wanted:
+                    found.setdefault(name, size)
     return found
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import anabranch as ab
 from anabranch.cli import main
 from tests.end_to_end.conftest import TINY, Train
 
@@ -258,7 +259,10 @@ def test_what_only_the_data_say_of_a_size_is_theirs(
     assert main([*command, "--set", "S=12"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["train_loss"] == first
     assert main([*command, "--set", "S=13"]) == 1
-    assert "y is [8, 12] here; the program wants [8, 13]" in capsys.readouterr().err
+    assert "S is set to 13, and 'y' of the data has S=12" in capsys.readouterr().err
+    arrays = {"x": np.ones((8, 3), "f4"), "y": np.ones((8, 12), "f4")}
+    with pytest.raises(ab.UserError, match="S is set to 13, and 'y' of the data has S=12"):
+        ab.compile(ab.load("long.ab").train, set={"S": 13}, **arrays)
     assert main(["explain", "long.ab", "--set", "S=12"]) == 0
     capsys.readouterr()
     assert main(["explain", "long.ab"]) == 1
