@@ -42,7 +42,7 @@ def test_a_compiled_recurrence_and_its_gradient_are_those_of_the_reference(
 ) -> None:
     module, trial = prepared(name)
     whole = differentiate(clone_module(module)).functions[name]
-    assert sum(isinstance(op, Scan) for op in whole.body) > 1
+    assert any(isinstance(op, Scan) for op in whole.body)
     expected = evaluate(whole, trial.arguments)
     fed = {a.value.name: x
            for a, x in zip(trial.function.arguments, trial.arguments, strict=True)}

@@ -41,7 +41,7 @@ def reductions(
 ) -> list[Example]:
     """A loss with each reduction, which PyTorch calls the same."""
     return [Example(op, lambda *tensors, how=how: loss(*tensors, reduction=how),
-                    {**settings, "reduction": how}, given or {}, kink, constant)
+                    {**settings, "reduction": how}, given or {}, kink=kink, constant=constant)
             for how in ("mean", "sum", "none")]
 
 
