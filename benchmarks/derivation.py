@@ -100,17 +100,25 @@ def op_of(text: str) -> Function:
 def cost(function: Function, sizes: list[int], length: int) -> Cost:
     made, shapes = timed(lambda: elaborated(function, sizes, length))
     assert made is not None
-    both, gradient = timed(lambda: with_gradient(made.function))
+    summed = weighted_results(made.function)
+    both, gradient = timed(lambda: with_gradient(made.function, summed))
     _, found = timed(lambda: [signatures(op, 2) for op in statements(both)])
     _, counted = timed(lambda: [work(op) for op in statements(both)])
     return Cost(function.definition.name, shapes, gradient, found, counted)
 
 
-def with_gradient(function: IrFunction) -> IrFunction:
+def weighted_results(function: IrFunction) -> IrFunction | None:
+    """The op with a sum of its results behind it. The weights of that sum are drawn at random,
+    which is none of the op's costs. None where nothing is differentiated."""
+    found = weighted(function, None, np.random.default_rng(0)) if float_inputs(function) else None
+    return None if found is None else found[0]
+
+
+def with_gradient(function: IrFunction, summed: IrFunction | None) -> IrFunction:
     """With the gradients by all floats, if the results are floats."""
-    by = [a.value.name for a in float_inputs(function)]
-    found = weighted(function, None, np.random.default_rng(0)) if by else None
-    return function if found is None else gradient_of(found[0], by)
+    if summed is None:
+        return function
+    return gradient_of(summed, [a.value.name for a in float_inputs(function)])
 
 
 def statements(function: IrFunction) -> Iterator[Compute | Order]:

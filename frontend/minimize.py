@@ -34,7 +34,7 @@ from anabranch.frontend.values import (
     describe,
     weak,
 )
-from anabranch.ir.core import Value
+from anabranch.ir.core import upstream
 from anabranch.ir.diagnostics import Span, fail, nearest
 from anabranch.ir.types import is_float
 
@@ -88,7 +88,8 @@ class Minimizer:
                      for p in matching(text, [x.path for x in found], at)}
             found = [x for x in found if x.path in paths]
         builder = self.recipe.builder
-        used = _upstream(builder.value(loss))
+        minimized = builder.value(loss)
+        used = {minimized, *upstream(minimized)}
         now = {path: builder.states[path].value for path in builder.states}
         used_now = [x for x in found if now.get(x.path) in used]
         chosen = [x for x in used_now if self.optimizers[x.path] is not None]
@@ -158,18 +159,6 @@ def _instance(optimizer: Deferred, state: State, frame: Frame) -> Instance:
     made = instantiate(model, [], supplied(optimizer, state.type.shape), frame, optimizer.span)
     place(made, f"optimizer.{state.path}")
     return made
-
-
-def _upstream(value: Value) -> set[Value]:
-    """Everything that a value depends on, and itself."""
-    found, waiting = {value}, [value]
-    while waiting:
-        op = waiting.pop().op
-        for each in op.operands if op is not None else ():
-            if each not in found:
-                found.add(each)
-                waiting.append(each)
-    return found
 
 
 # ---- Groups

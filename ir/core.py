@@ -44,6 +44,18 @@ class Value:
         self.uses = {}
 
 
+def upstream(value: Value) -> set[Value]:
+    """Everything that a value depends on, without itself."""
+    found, waiting = set[Value](), [value]
+    while waiting:
+        op = waiting.pop().op
+        for each in op.operands if op is not None else ():
+            if each not in found:
+                found.add(each)
+                waiting.append(each)
+    return found
+
+
 class Op:
     """Base of the op kinds. Attributes of a kind are named in `attributes`; they print, compare
     and clone. Common to all: `loc`, the pipeline `stage`, and the `recompute` region (0: none)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anabranch.ir.core import Function, Op, Value
+from anabranch.ir.core import Function, Op, Value, upstream
 from anabranch.ir.diagnostics import Loc, fail
 from anabranch.ir.mesh import MICRO, Mesh
 from anabranch.ir.ops import Compute, Order, Pin, Return, Scan
@@ -123,7 +123,7 @@ def waits(function: Function, found: AxisPlan) -> Iterator[str]:
         place = value.op.loc if value.op is not None else Loc()
         if (place.file, place.line) in said:
             continue
-        kept, after = _ahead(value) & parts, _behind(function, {value}) & parts
+        kept, after = upstream(value) & parts, _behind(function, {value}) & parts
         if any(kept.intersection(v.op.operands) for v in after if v.op is not None):
             said.add((place.file, place.line))
             yield (f"{place}: '{value.name}' is of the whole batch, so the micro-batches wait here "
@@ -138,18 +138,6 @@ def _behind(function: Function, values: set[Value]) -> set[Value]:
         if not found.isdisjoint(op.operands):
             found.update(op.results)
     return found - values
-
-
-def _ahead(value: Value) -> set[Value]:
-    """Everything that a value depends on."""
-    found, waiting = set[Value](), [value]
-    while waiting:
-        op = waiting.pop().op
-        for each in op.operands if op is not None else ():
-            if each not in found:
-                found.add(each)
-                waiting.append(each)
-    return found
 
 
 def _check_return(function: Function, found: AxisPlan) -> None:

@@ -1,7 +1,8 @@
-"""Recomputation trades time for memory and, in the same plan, changes no bit, dropout included."""
+"""Recomputation trades time for memory and changes no bit, dropout included."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,11 +13,16 @@ from anabranch.driver import Options, compile_training
 from anabranch.frontend.program import loads
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.plan import Plan
+from anabranch.lowering.machine import CPU2, Link
 from anabranch.runtime.session import Session
 
 SOURCE = Path(__file__).with_name("gpt.ab")
 SIZES = {"depth": 6, "dim": 24, "context": 32}
 MESHES = {"one rank": (Mesh(), 1), "data=2": (Mesh.of(data=2), 1), "stage=2": (Mesh.of(stage=2), 2)}
+
+# Launches and messages cost next to nothing here, so both programs split the batch. Where they
+# count, the planner may lay out the two differently, and sums are then taken in another order.
+MACHINE = replace(CPU2, launch=1e-6, inner=Link(1e-7, 6e9))
 
 
 @cache
@@ -27,7 +33,7 @@ def plan(again: bool, name: str) -> Plan:
         assert "recompute" in text
     mesh, micro = MESHES[name]
     training = loads(text, str(SOURCE)).training(overrides=SIZES, stages=mesh.stages)
-    return compile_training(training, Options(mesh=mesh, micro=micro)).plan
+    return compile_training(training, Options(mesh=mesh, micro=micro, machine=MACHINE)).plan
 
 
 def losses(again: bool, name: str) -> list[float]:
@@ -38,14 +44,9 @@ def losses(again: bool, name: str) -> list[float]:
                 for step in range(3)]
 
 
-@pytest.mark.parametrize("name", ["one rank", "stage=2"])
+@pytest.mark.parametrize("name", MESHES)
 def test_recomputation_changes_no_bit(name: str) -> None:
     assert losses(True, name) == losses(False, name)
-
-
-def test_recomputation_on_a_mesh_changes_no_more_than_a_plan_does() -> None:
-    """A choice of layouts may fall otherwise, and sums be taken in another order."""
-    np.testing.assert_allclose(losses(True, "data=2"), losses(False, "data=2"), rtol=1e-6)
 
 
 def test_recomputation_needs_less_memory_and_more_work() -> None:

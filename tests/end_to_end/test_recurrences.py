@@ -20,6 +20,7 @@ from tests.frontend.running import module_of
 from tests.library.ops import stepped
 from tests.lowering.test_scan_gradient import CASES, PROGRAM
 
+WITHOUT_A_SLOPE = {"flat_in_between"}  # its carry passes steps only: no sweep back over places
 MESHES = [Mesh(), Mesh.of(data=2), Mesh.of(data=2, model=2)]
 
 
@@ -42,7 +43,8 @@ def test_a_compiled_recurrence_and_its_gradient_are_those_of_the_reference(
 ) -> None:
     module, trial = prepared(name)
     whole = differentiate(clone_module(module)).functions[name]
-    assert any(isinstance(op, Scan) for op in whole.body)
+    scans = sum(isinstance(op, Scan) for op in whole.body)
+    assert (scans > 1) == (name not in WITHOUT_A_SLOPE)
     expected = evaluate(whole, trial.arguments)
     fed = {a.value.name: x
            for a, x in zip(trial.function.arguments, trial.arguments, strict=True)}

@@ -52,6 +52,37 @@ def test_accumulation_divides_only_what_is_a_mean(reduced: str, mesh: str, micro
     np.testing.assert_allclose(weights["w"], 1 - gradient, rtol=1e-5, atol=1e-6)
 
 
+STAGED_LINES = """
+model Lines():
+    w: f32[3, 2] = zeros()
+
+    def loss(x: f32[B, 3]) -> f32[]:
+        with stage(0):
+            y = x @ w
+        with stage(stages - 1):
+            return {reduced}(y ** 2)
+
+train Lines():
+    steps     = 1
+    data      = arrays(batch=8)
+    optimizer = sgd(lr=1.0)
+"""
+SLOPES = np.array([[-.25598, -.022944], [.331974, -.366702], [.015372, .439526]])
+
+
+@pytest.mark.parametrize(
+    ("mesh", "micro"), [("", 1), ("stage=2", 4), ("stage=2", 1), ("data=3", 2)])
+@pytest.mark.parametrize(("reduced", "factor"), [("mean", 1), ("sum", 16)])
+def test_a_pipeline_accumulates_what_one_device_has(
+    reduced: str, factor: float, mesh: str, micro: int
+) -> None:
+    w = scattered(3, 2)
+    (loss,), weights = after(STAGED_LINES.format(reduced=reduced), {"x": scattered(8, 3)}, mesh,
+                             micro, weights={"w": w})
+    assert loss == pytest.approx(.521842 * factor, rel=1e-5)
+    np.testing.assert_allclose((w - weights["w"]) / factor, SLOPES, atol=2e-6)
+
+
 MASKED = """
 model Masked():
     w: f32[] = ones()
@@ -85,7 +116,10 @@ model Clipped():
     b: f32[1] @ {model: B} = zeros()
 
     def loss(x: f32[B, 2]) -> f32[]:
-        return mean(x @ a) + 12 * b[0]
+        with stage(0):
+            y = mean(x @ a)
+        with stage(stages - 1):
+            return y + 12 * b[0]
 
 train Clipped():
     steps     = 1
@@ -95,7 +129,8 @@ train Clipped():
 """
 
 
-@pytest.mark.parametrize("mesh", ["", "model=2", "data=2", "data=2,model=2"])
+@pytest.mark.parametrize(
+    "mesh", ["", "model=2", "data=2", "data=2,model=2", "stage=2", "stage=2,model=2"])
 def test_what_is_replicated_counts_once_in_the_norm(mesh: str) -> None:
     """[3 | 4] in two parts and [12] on both devices are 13 long."""
     x = {"x": np.tile(np.array([[3, 4]], np.float32), (4, 1))}
@@ -150,19 +185,22 @@ train Tied():
 
 
 @pytest.mark.parametrize(("mesh", "micro"), [("model=2", 1), ("stage=2", 1), ("stage=2", 2),
-                                             ("data=2,model=2", 1)])
+                                             ("data=2,model=2", 1), ("model=3", 1),
+                                             ("stage=2,model=2", 1)])
 def test_a_tied_table_is_one_parameter(mesh: str, micro: int) -> None:
     random = np.random.default_rng(0)
     tokens, targets = random.integers(0, 7, (2, 4, 5))
     program = ab.loads(TIED)
-    found = []
+    found, losses = [], []
     for shape, parts in (("", 1), (mesh, micro)):
         plan = ab.compile(program.train, mesh=mesh_of(shape), micro=parts, tokens=tokens,
                           targets=targets)
         with ab.Session(plan) as session:
-            for _ in range(3):
-                session.step(tokens=tokens, targets=targets)
+            losses.append([session.step(tokens=tokens, targets=targets) for _ in range(3)])
             found.append(session.state_dict())
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
+    assert list(found[0]) == list(found[1])
+    assert sum("table" in path for path in found[0]) == 1
     for path, value in found[0].items():
         np.testing.assert_allclose(found[1][path], value, rtol=1e-6, atol=1e-6, err_msg=path)
 
