@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
@@ -21,6 +19,7 @@ from anabranch.ir.rewrite import clone_module
 from anabranch.ir.scalar import PRIMITIVES
 from anabranch.ir.types import tensor
 from anabranch.ir.verifier import verify
+from tests.measuring import cpu_seconds
 from tests.strategies import COMPARISONS, OF_FLOATS, PHASES, modules, primitives_of, statements
 
 quick = settings(max_examples=40, suppress_health_check=list(HealthCheck))
@@ -341,17 +340,11 @@ def long_module(count: int) -> Module:
     return parse_module("\n".join([*lines, f"  return {last}", "}", ""]))
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
 def test_ten_thousand_ops_print_parse_and_verify_in_no_time() -> None:
     """Budgets for 10 000 computes, of which a fifth is tried; the best of three counts."""
     module = long_module(2000)
     shown = print_module(module)
     budgets = {print_module: 0.3, verify: 0.3}
     for work, budget in budgets.items():
-        assert min(seconds(lambda work=work: work(module)) for _ in range(3)) < budget / 5
-    assert min(seconds(lambda: parse_module(shown)) for _ in range(3)) < 1.5 / 5
+        assert min(cpu_seconds(lambda work=work: work(module)) for _ in range(3)) < budget / 5
+    assert min(cpu_seconds(lambda: parse_module(shown)) for _ in range(3)) < 1.5 / 5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import cProfile
 import pstats
 import re
-import time
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from anabranch.lowering.differentiate import differentiate
 from anabranch.lowering.equations import EQUATIONS, Scope, lossless, pattern
 from anabranch.lowering.simplify import simplify
 from tests.lowering.test_differentiate import CASES, draw, float_names
+from tests.measuring import cpu_seconds
 from tests.statements import function, module, with_gradient
 from tests.strategies import arrays, statements
 
@@ -361,15 +361,9 @@ def differentiated(layers: int) -> tuple[Function, int]:
 
 
 def test_simplifying_three_thousand_statements_takes_less_than_two_seconds() -> None:
-    """The best of three, since the machine may be busy with something else."""
-    def seconds() -> float:
-        made, count = differentiated(60)
-        assert count > 2500
-        start = time.process_time()
-        simplify(module(made))
-        return (time.process_time() - start) * 3000 / count
-
-    assert min(seconds() for _ in range(3)) < 2
+    made, count = differentiated(60)
+    assert count > 2500
+    assert cpu_seconds(lambda: simplify(module(made))) < 2 * count / 3000
 
 
 def test_the_work_of_simplifying_a_statement_does_not_grow_with_the_program() -> None:
