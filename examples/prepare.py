@@ -106,7 +106,12 @@ def main() -> None:
     parser.add_argument("data", choices=sorted(DATA))
     parser.add_argument("path", help="the .npz file to write")
     options = parser.parse_args()
-    np.savez(options.path, **DATA[options.data]())
+    try:
+        arrays = DATA[options.data]()
+    except ModuleNotFoundError as missing:
+        sys.exit(f"the data of '{options.data}' come with {missing.name}, which is not installed: "
+                 "`make setup` installs it")
+    np.savez(options.path, **arrays)
 
 
 if __name__ == "__main__":
