@@ -8,6 +8,7 @@ where they are scalar, and on whole tensors by the index notation in `tensors.py
 from __future__ import annotations
 
 import builtins as python
+import functools
 import inspect
 import math
 import operator
@@ -70,7 +71,7 @@ def invoke(
     function: Builtin, call: Call, args: Sequence[Argument], keywords: dict[str, Argument]
 ) -> object:
     """Call a builtin; arguments that do not fit are the user's mistake."""
-    signature = inspect.signature(function.run)
+    signature = _signature(function.run)
     try:
         bound = signature.bind(call, *(a.value for a in args),
                                **{k: a.value for k, a in keywords.items()})
@@ -80,6 +81,12 @@ def invoke(
         raise certain(f"'{function.name}' is called with arguments that do not fit", call.span,
                       help=f"it is {function.name}({shown})") from None
     return function.run(*bound.args, **bound.kwargs)
+
+
+@functools.cache
+def _signature(run: _Run) -> inspect.Signature:
+    """Looked up once: it takes longer than most builtins do."""
+    return inspect.signature(run)
 
 
 # ---- Scalar functions
