@@ -18,6 +18,7 @@ from anabranch.frontend.builder import Builder
 from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import Sizes, build_entry
 from anabranch.frontend.evaluate import Certain, Unsupported
+from anabranch.frontend.recipe import LINES
 from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
 from anabranch.frontend.values import MISSING, Builtin, Function, Kind, Model, Scope
 from anabranch.ir.diagnostics import Collector, Diagnostic, Note, Span, UserError, nearest
@@ -183,6 +184,7 @@ class _Names:
                 continue
             self.expression(line.value, local)
             local |= {line.target.id}
+        self.found.diagnostics += unused_lines(node, definition)
 
     # ---- Statements
 
@@ -349,6 +351,42 @@ def _members(body: Sequence[s.Statement]) -> Iterable[str]:
                 yield name
             case s.If(_, then, otherwise):
                 yield from _members((*then, *otherwise))
+
+
+# ---- Recipes
+
+
+def unused_lines(recipe: s.TrainDef, model: s.ModelDef) -> Iterable[Diagnostic]:
+    """Lines that neither training, nor what stands below them, nor the model's `next` looks at: a
+    misspelled `ema` would train without one and say nothing."""
+    taken = {*LINES, *(p.name for each in _members_named("next", model.body) for p in each.params)}
+    for number, line in enumerate(recipe.body):
+        if not isinstance(line, s.Setting) or line.target.id in taken:
+            continue
+        name = line.target.id
+        if any(isinstance(n, s.Name) and n.id == name
+               for below in _evaluated_after(recipe, number) for n in s.walk(below)):
+            continue
+        if name in {p.name for p in model.params}:
+            hint = f"an argument of the model stands in its call: {model.name}({name}=...)"
+        else:
+            hint = nearest(name, taken) or f"training looks at {', '.join(LINES)}"
+        yield Diagnostic(f"nothing uses the line '{name}'", line.target.span, help=hint)
+
+
+def _evaluated_after(recipe: s.TrainDef, number: int) -> Iterable[s.Node]:
+    """The lines below a line, and the functions of the recipe wherever they stand."""
+    return (below for place, below in enumerate(recipe.body)
+            if place > number or isinstance(below, s.FuncDef))
+
+
+def _members_named(name: str, body: Sequence[s.Statement]) -> Iterable[s.FuncDef]:
+    for node in body:
+        match node:
+            case s.FuncDef() if node.name == name:
+                yield node
+            case s.If(_, then, otherwise):
+                yield from _members_named(name, (*then, *otherwise))
 
 
 # ---- Sizes

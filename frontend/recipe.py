@@ -29,6 +29,7 @@ from anabranch.frontend.values import (
 )
 from anabranch.ir.diagnostics import Span, fail, nearest
 
+LINES = ("steps", "data", "optimizer", "clip", "precision", "micro", "ema", "metrics")
 ALWAYS = ("steps", "micro", "clip", "ema")  # may be set though no line says them
 OWN = ("optimizer", "ema")  # the places of the states that training adds to a model's
 OPTIMIZER = ("as in adamw(lr=1e-3): a model with a parameter of type Shape and a function "

@@ -128,9 +128,15 @@ def fail(message: str, span: Span | None = None, *notes: Note, help: str = "") -
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """`did you mean 'softmax'?`, or an empty string when nothing is close."""
-    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
-    return f"did you mean '{close[0]}'?" if close else ""
+    """`did you mean 'softmax'?`, or an empty string when nothing is close. Upper and lower case
+    count last: `adamW` is `adamw` before it is `adam`."""
+    folded: dict[str, list[str]] = {}
+    for candidate in candidates:
+        folded.setdefault(candidate.casefold(), []).append(candidate)
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    same = folded[close[0]] if close else []
+    best = difflib.get_close_matches(name, same, n=1, cutoff=0)
+    return f"did you mean '{best[0]}'?" if best else ""
 
 
 def _excerpt(span: Span | None, sources: dict[str, str] | None) -> list[str]:

@@ -382,7 +382,7 @@ def test_a_byte_order_mark_is_no_part_of_a_program(tmp_path):
     ("precision = bf16", "precision"), ("micro = 0", "positive integer"),
     ("clip = -1.0", "positive number"), ("clip = nan", "positive number"),
     ("steps = 5", "set twice"),
-    ("data2 = images(batch=3)", "'images' is not supported yet"),
+    ("emma = 0.9", "nothing uses the line 'emma'"),
 ])
 def test_lines_of_a_recipe_that_are_refused(line, message):
     text = TIED + RECIPE.format(model="Net(dim=4)") + f"    {line}\n"
