@@ -145,8 +145,10 @@ def shared(expr: Expr) -> Expr:
 
     def one(node: Expr) -> Expr:
         parts = tuple(map(one, children(node)))
-        own = tuple(repr(v) for v in _own(node))  # repr: 0.0 and -0.0 differ, 1 and True too
-        return known.setdefault((type(node), *own, *map(id, parts)), with_children(node, parts))
+        key = (type(node), *_own(node), *map(id, parts))
+        if key not in known:
+            known[key] = with_children(node, parts)
+        return known[key]
 
     return one(expr)
 
@@ -155,7 +157,7 @@ def _own(node: Expr) -> tuple[object, ...]:
     """What a node says beside its parts."""
     match node:
         case Const(value, dtype):
-            return value, dtype
+            return repr(value), dtype  # 0.0 and -0.0 differ, 1 and True too
         case Var(name):
             return (name,)
         case Origin(base, step):

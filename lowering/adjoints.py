@@ -95,8 +95,8 @@ def receives(expr: Expr, context: Context) -> bool:
         case Call("stop", _):
             return False
         case Call() | Cast():
-            floats = is_float(dtype_of(expr, tuple(context.dtypes)))
-            return floats and any(receives(child, context) for child in children(expr))
+            return (any(receives(child, context) for child in children(expr))
+                    and is_float(dtype_of(expr, tuple(context.dtypes))))
     return False
 
 

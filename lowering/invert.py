@@ -73,15 +73,22 @@ def invert(
     """The inverse of a read over the box `extents`; no extent is 0."""
     state = Inverse([()] * len(shape), {}, free=dict(extents), taken=set(extents))
     for d in sorted(range(len(shape)), key=lambda d: _difficulty(subscripts[d])):
-        place = substitute(without_checks(subscripts[d]), state.values)
+        place = resolved(subscripts[d], state.values)
         _invert_dim(state, d, place, shape[d])
     state.ranges.update(state.free)
     return state
 
 
-def without_checks(expr: Expr) -> Expr:
-    """Checks are made once, in the forward statement."""
-    return transform(expr, lambda e: e.args[0] if isinstance(e, Call) and e.fn == "check" else None)
+def resolved(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """The expression over what its variables are, without checks: those are made once, in the
+    forward statement."""
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Var):
+            return values.get(e.name)
+        return e.args[0] if isinstance(e, Call) and e.fn == "check" else None
+
+    return transform(expr, rule)
 
 
 def _difficulty(place: Expr) -> int:

@@ -24,7 +24,6 @@ from anabranch.ir.expr import (
     mul,
     reads,
     renumber,
-    substitute,
     variables,
     walk,
     where,
@@ -34,7 +33,7 @@ from anabranch.ir.ops import Compute
 from anabranch.ir.scalar import dtype_of, flops
 from anabranch.ir.types import is_float
 from anabranch.lowering.adjoints import conjunction
-from anabranch.lowering.invert import Inverse, without_checks
+from anabranch.lowering.invert import Inverse, resolved
 
 CHEAP = 8  # operations per element that are not worth a tensor: products, but no function
 
@@ -91,15 +90,14 @@ def gradient_sum(
     frame: Frame, weight: Expr, conditions: Sequence[Expr], inverse: Inverse, name: str
 ) -> Value | None:
     """The sum of `weight` over the free variables of `inverse`; None if no condition can hold."""
-    def moved(expr: Expr) -> Expr:
-        return substitute(without_checks(expr), inverse.values)
-
-    tests = list(dict.fromkeys([*map(moved, conditions), *inverse.conditions]))
+    moved = [resolved(condition, inverse.values) for condition in conditions]
+    tests = list(dict.fromkeys([*moved, *inverse.conditions]))
     known = {test: decide(test, inverse.ranges) for test in tests}
     if False in known.values():
         return None
     total = Total(frame, inverse.dims, inverse.ranges, tuple(inverse.free), name)
-    return total.of(moved(weight), [test for test in tests if known[test] is None])
+    open_tests = [test for test in tests if known[test] is None]
+    return total.of(resolved(weight, inverse.values), open_tests)
 
 
 @dataclass(slots=True)
