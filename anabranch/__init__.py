@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from anabranch.api import Mesh, compile, load, loads
     from anabranch.ir.diagnostics import UserError
     from anabranch.ir.plan import Plan
+    from anabranch.readers import register_reader
     from anabranch.session import Session
     from anabranch.weights import Target, load_weights
 
 __version__ = "0.1.0"
 __all__ = ["Mesh", "Plan", "Session", "Target", "UserError", "compile", "load", "load_weights",
-           "loads"]
+           "loads", "register_reader"]
 
 _HOMES = {
     "Mesh": "api", "compile": "api", "load": "api", "loads": "api", "Plan": "ir.plan",
     "Session": "session", "UserError": "ir.diagnostics", "Target": "weights",
-    "load_weights": "weights",
+    "load_weights": "weights", "register_reader": "readers",
 }  # fmt: skip
 
 

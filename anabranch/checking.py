@@ -18,6 +18,7 @@ import numpy as np
 from anabranch.derived import Derived
 from anabranch.frontend import syntax as s
 from anabranch.frontend.check import sample
+from anabranch.frontend.entries import Open
 from anabranch.frontend.program import Program, loads
 from anabranch.frontend.values import Function
 from anabranch.gradient_check import (
@@ -107,6 +108,9 @@ def _check_recipe(program: Program, name: str, known: Collection[Span | None]) -
     report = Report(f"train {name}")
     try:
         training = program.training(name)
+    except Open as error:
+        report.lines.append(f"not tried without data: {error.diagnostics[0].message}")
+        return report
     except UserError as error:
         report.mistakes += [each for each in error.diagnostics if each.span not in known]
         return report

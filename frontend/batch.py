@@ -1,6 +1,6 @@
 """What a batch consists of: the types of the arguments that a recipe's functions take by name.
 
-A reader of text knows its own types. For any other, a type is what is declared where the argument
+A reader may know its own types. For any other, a type is what is declared where the argument
 is taken: by the function itself, or by a function of the model with a parameter of that name. A
 dimension that neither the model nor the recipe says is overridden, or is that of the data.
 """
@@ -46,10 +46,10 @@ def fed(function: Function) -> list[s.Param]:
 def _fields(
     reader: Reader, params: Sequence[s.Param], function: Function, recipe: Recipe
 ) -> Types:
-    if reader.name == "text":
-        shape = (_extent(reader, "batch", recipe), _extent(reader, "window", recipe))
-        return {name: tensor("i64", shape) for name in ("tokens", "targets")}
-    batch = _extent(reader, "batch", recipe)
+    if reader.gives:
+        return {name: tensor(dtype, tuple(_extent(reader, n, recipe) for n in dims))
+                for name, (dtype, dims) in reader.gives.items()}
+    batch = _extent(reader, "batch", recipe) if "batch" in reader.arguments else None
     shapes = None if recipe.shapes is None else recipe.shapes(reader)
     if shapes is not None:
         recipe.sizes = {**_said(function, recipe, shapes), **recipe.sizes}
@@ -81,15 +81,16 @@ def _said(
 def open_sizes(function: Function, recipe: Recipe) -> set[str]:
     """Names in the types of a function's arguments that are sizes of neither the model nor the
     batch."""
-    if recipe.reader.name == "text":
+    if recipe.reader.gives:
         return set()
     names, batches = set(), set()
     for param in fed(function):
         typed, owner = _typed(param, function, recipe)
         match without_layout(typed.type)[0]:
             case s.Index(_, (first, *rest)):
-                batches |= {n.id for n in s.walk(first) if isinstance(n, s.Name)}
-                names |= {n.id for item in rest for n in s.walk(item)
+                if "batch" in recipe.reader.arguments:
+                    batches |= {n.id for n in s.walk(first) if isinstance(n, s.Name)}
+                names |= {n.id for item in (first, *rest) for n in s.walk(item)
                           if isinstance(n, s.Name) and owner.scope.find(n.id) is MISSING}
     return names - batches
 
@@ -114,13 +115,15 @@ def _typed(param: s.Param, function: Function, recipe: Recipe) -> tuple[s.Param,
     return param, function
 
 
-def _declared(param: s.Param, function: Function, batch: int, recipe: Recipe) -> TensorType:
-    """The type that a parameter declares; its first dimension is the batch."""
+def _declared(
+    param: s.Param, function: Function, batch: int | None, recipe: Recipe
+) -> TensorType:
+    """The type that a parameter declares; its first dimension is the batch, if that is known."""
     type_, _ = without_layout(param.type)
     match type_:
         case s.Index(s.Name(head), (first, *rest)) if isinstance(function.scope.find(head), Dtype):
             names = dict(recipe.sizes)
-            if isinstance(first, s.Name):
+            if isinstance(first, s.Name) and batch is not None:
                 names[first.id] = batch
             frame = Frame(function.scope.inner(), recipe.builder)
             shape = [n for item in (first, *rest) for n in dimensions(item, Sizes(names), frame)]

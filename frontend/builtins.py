@@ -18,7 +18,7 @@ from typing import Any
 
 from anabranch.frontend import einsum as contraction
 from anabranch.frontend import ordering, reshaping
-from anabranch.frontend.evaluate import Ambient, Frame, certain, integer, resolved, unsupported
+from anabranch.frontend.evaluate import Ambient, Frame, certain, integer, resolved
 from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
 from anabranch.frontend.indexing import draw
 from anabranch.frontend.signatures import Argument, key
@@ -30,14 +30,13 @@ from anabranch.frontend.values import (
     Element,
     Generic,
     Kind,
-    Reader,
     Region,
     Scope,
     Tensor,
     describe,
     weak,
 )
-from anabranch.ir.diagnostics import Span, fail, nearest
+from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import DTYPES, LARGEST, integers, is_float
 
@@ -509,37 +508,7 @@ def _stage(call: Call, number: object) -> object:
     return Region(stage=stage)
 
 
-# ---- Readers, and what is not here yet
-
-
-def _reader(name: str, *known: str) -> None:
-    def run(call: Call, *args: object, **arguments: object) -> object:
-        if args:
-            raise fail(f"the arguments of the reader '{name}' go by name", call.span,
-                       help=f"it takes {', '.join(known)}")
-        for given in arguments.keys() - {*known}:
-            raise fail(f"the reader '{name}' takes no '{given}'", call.span,
-                       help=nearest(given, known) or f"it takes {', '.join(known)}")
-        return Reader(name, arguments)
-
-    BUILTINS[name] = Builtin(name, run)
-
-
-_reader("text", "window", "batch")
-_reader("arrays", "batch", "held")
-
-
-def _unsupported(name: str, what: str) -> None:
-    def run(call: Call, *args: object, **keywords: object) -> object:
-        raise unsupported(f"{what} not supported yet", call.span)
-
-    BUILTINS[name] = Builtin(name, run)
-
-
-for _name, _what in {
-    "images": "the reader 'images' is", "table": "the reader 'table' is",
-}.items():
-    _unsupported(_name, _what)
+# ---- Types, constants, what surrounds a call
 
 
 BUILTINS |= {name: Dtype(name) for name in DTYPES if name != "bool"}

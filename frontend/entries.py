@@ -16,10 +16,14 @@ from anabranch.frontend.evaluate import Frame, evaluate
 from anabranch.frontend.signatures import Argument, is_dtype, kind_of, without_layout
 from anabranch.frontend.values import MISSING, Dtype, Function, Generic, Scope, Tensor
 from anabranch.ir.core import Function as IrFunction
-from anabranch.ir.diagnostics import fail, nearest
+from anabranch.ir.diagnostics import Diagnostic, UserError, fail, nearest
 from anabranch.ir.types import DTYPES, TensorType, tensor
 
 GENERIC_DEFAULTS = {"T": "f32", "U": "f32", "Float": "f32", "Int": "i64"}
+
+
+class Open(UserError):
+    """A size that is for the caller, or the data, to say."""
 
 
 @dataclass(slots=True)
@@ -117,9 +121,10 @@ def _named(name: str, node: s.Expr, sizes: Sizes, frame: Frame) -> object:
         return value
     value = sizes.get(name)
     if value is MISSING:
-        raise fail(f"the size of the dimension '{name}' is not known", node.span,
-                   help=nearest(name, sizes.given)
-                   or f"give it by name, as in {name}=8 (--set {name}=8 in a shell)")
+        raise Open(Diagnostic(
+            f"the size of the dimension '{name}' is not known", node.span,
+            help=nearest(name, sizes.given)
+            or f"give it by name, as in {name}=8 (--set {name}=8 in a shell)"))
     return value
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from anabranch.frontend import control, gradients, recurrence, subscripts
+from anabranch.frontend import control, gradients, readers, recurrence, subscripts
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.entries import Sizes, bound_names, build_entry
@@ -31,7 +31,7 @@ from anabranch.ir.types import DTYPES, TensorType
 __all__ = ["Program", "Training", "load", "loads", "read"]
 
 # Modules that only fill the tables of the evaluator.
-RULES = (control, gradients, recurrence, subscripts)
+RULES = (control, gradients, readers, recurrence, subscripts)
 
 
 @dataclass(frozen=True, slots=True)

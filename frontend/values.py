@@ -199,10 +199,12 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The source of a recipe's batches, by the name it is registered under."""
+    """The source of a recipe's batches, by the name it is registered under. `gives` has what it
+    gives by name, where that is known: a dtype, and dimensions, which are arguments."""
 
     name: str
     arguments: Mapping[str, object]
+    gives: Mapping[str, tuple[str, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)

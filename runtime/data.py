@@ -9,10 +9,13 @@ next step. `validation()` gives the held-out part, in order. Readers are made by
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from anabranch.runtime.errors import FeedError
+from anabranch.runtime.errors import FeedError, RuntimeFailure
 from anabranch.runtime.images import ImageReader
 from anabranch.runtime.rows import ArrayReader, Batch, TableReader
 from anabranch.runtime.text import TextReader
@@ -35,6 +38,8 @@ Maker = Callable[..., Reader]
 READERS: dict[str, Maker] = {
     "arrays": ArrayReader, "images": ImageReader, "table": TableReader, "text": TextReader}
 
+NEED_SOURCE = (ArrayReader, ImageReader, TableReader)
+
 
 def register(name: str) -> Callable[[Maker], Maker]:
     """Make a reader known to recipes by a name; its maker takes the source (a path or arrays, or
@@ -52,8 +57,47 @@ def make_reader(name: str, source: Any, seed: int, settings: Mapping[str, Any]) 
     if name not in READERS:
         raise FeedError(f"there is no reader {name!r}; there are {', '.join(sorted(READERS))}")
     maker = READERS[name]
+    if source is None and maker in NEED_SOURCE:
+        raise FeedError(f"the reader {name!r} needs data: give --data PATH")
     try:
         inspect.signature(maker).bind(source, seed, **settings)
     except TypeError as error:
         raise FeedError(f"the reader {name!r}: {error}") from None
-    return maker(source, seed, **settings)
+    with named(name):
+        return Named(name, maker(source, seed, **settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A reader whose failures say which one it is: a user may have written it."""
+
+    name: str
+    reader: Reader
+
+    def batch(self, step: int) -> Batch:
+        with named(self.name):
+            return self._checked(self.reader.batch(step))
+
+    def validation(self) -> Iterator[tuple[Batch, int]]:
+        with named(self.name):
+            for batch, rows in self.reader.validation():
+                yield self._checked(batch), rows
+
+    def _checked(self, batch: object) -> Batch:
+        if not isinstance(batch, dict):
+            raise FeedError(f"the reader {self.name!r} gives a {type(batch).__name__}, and a "
+                            "batch is a dict of arrays by name")
+        return batch
+
+
+@contextmanager
+def named(reader: str) -> Iterator[None]:
+    """Failures in here are those of a reader."""
+    try:
+        yield
+    except (RuntimeFailure, OSError):
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise FeedError(f"the reader {reader!r} failed at {last.filename}:{last.lineno}: "
+                        f"{type(error).__name__}: {error}") from error

@@ -118,7 +118,10 @@ def _dispatch(arguments: list[str]) -> int:
     parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     command.configure(parser)
     arguments.remove(name)
-    return int(command.run(parser.parse_arguments(arguments)))
+    given = parser.parse_arguments(arguments)
+    for path in getattr(given, "readers", ()):
+        importlib.import_module("anabranch.readers").run_file(path)
+    return int(command.run(given))
 
 
 def _face(arguments: list[str], name: str | None) -> int:

@@ -12,12 +12,14 @@ import argparse
 import sys
 
 from anabranch.checking import Report, check_file
+from anabranch.cli.options import add_readers
 from anabranch.frontend.program import read
 from anabranch.ir.diagnostics import UserError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="a program (.ab)")
+    add_readers(parser)
     parser.add_argument("--quiet", action="store_true", help="show mistakes only")
 
 

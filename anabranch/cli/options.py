@@ -17,8 +17,8 @@ from anabranch.subjects import mesh_of, overrides_of
 from anabranch.weights import Row, read_table
 
 __all__ = [
-    "add_program", "add_rename", "command", "integer", "mesh_of", "overrides_of", "renaming",
-    "understood",
+    "add_program", "add_readers", "add_rename", "command", "integer", "mesh_of", "overrides_of",
+    "renaming", "understood",
 ]  # fmt: skip
 
 
@@ -64,8 +64,15 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         type=understood(lambda text: overrides_of([text])),
                         help="override a line of the recipe or an argument of the model")
+    add_readers(parser)
     parser.add_argument("--seed", type=integer(-(2**63), 2**63 - 1), default=0,
                         help="seed of all random draws")
+
+
+def add_readers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--readers", action="append", default=[], metavar="FILE",
+                        help="a file of Python to run first, which registers readers that recipes "
+                        "name (see anabranch/readers.py)")
 
 
 def add_rename(parser: argparse.ArgumentParser) -> None:

@@ -46,14 +46,16 @@ from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train
 from anabranch.weights import Fit, load_weights
 
 RUNS = Path("runs")
-TEXT = "text"  # the reader that has data of its own
+TEXT = "text"  # the reader of what a model can write
 PROMPT, SAMPLE = "def ", 200
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_program(parser)
     parser.set_defaults(seed=None)  # a resumed run keeps the one it has
-    parser.add_argument("--data", metavar="PATH", help="a text file, a folder of them, or an .npz")
+    parser.add_argument("--data", metavar="PATH", help="what the reader of the recipe "
+                        "reads: a text file or a folder of them, a folder of images, an .npz, a "
+                        "table (.csv, .tsv)")
     parser.add_argument("--steps", type=integer(1), metavar="N",
                         help="how many steps (the recipe's)")
     parser.add_argument("--slots", type=integer(1), default=2, metavar="N",
@@ -115,9 +117,6 @@ class Data:
     made: Reader | None = None
 
     def reader(self, wanted: values.Reader) -> Reader:
-        if self.source is None and wanted.name != TEXT:
-            raise fail(f"the reader '{wanted.name}' of the recipe needs data",
-                       help="give --data PATH")
         if self.made is None:
             self.made = make_reader(wanted.name, self.source, self.seed, wanted.arguments)
         return self.made
@@ -178,7 +177,8 @@ def _settings(args: argparse.Namespace, done: Progress) -> dict[str, Any]:
 
 def _again(args: argparse.Namespace, run: Run) -> str:
     options = {"--mesh": args.mesh, "--micro": args.micro}
-    given = "".join(f" {name} {value}" for name, value in options.items() if value)
+    given = "".join(f" --readers {path}" for path in args.readers)
+    given += "".join(f" {name} {value}" for name, value in options.items() if value)
     return f"{command()} train {args.file}{given} --resume {run.checkpoint}"
 
 

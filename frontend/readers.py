@@ -1,0 +1,56 @@
+"""The readers that a recipe can name, and what is known of each when compiling.
+
+A reader is Python, made when a run begins. The compiler knows its name, the arguments that a recipe
+gives it, and the types of its batches where they follow from those; otherwise a batch is what the
+functions of the model declare, with the argument `batch` as its first dimension if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from anabranch.frontend.builtins import BUILTINS, Call
+from anabranch.frontend.values import Builtin, Reader
+from anabranch.ir.diagnostics import fail, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The arguments of a reader. `gives` has dtypes and dimensions, which are arguments; `others`
+    is set if it takes any more."""
+
+    needed: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    others: bool = False
+    gives: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+
+WINDOWS = ("i64", ("batch", "window"))
+READERS: dict[str, Signature] = {}
+
+
+def add_reader(name: str, signature: Signature) -> None:
+    """Let recipes name a reader."""
+    READERS[name] = signature
+    known = (*signature.needed, *signature.optional)
+
+    def run(call: Call, *args: object, **arguments: object) -> object:
+        takes = f"it takes {', '.join(known) or 'nothing'}"
+        if args:
+            raise fail(f"the arguments of the reader '{name}' go by name", call.span, help=takes)
+        for given in () if signature.others else arguments.keys() - {*known}:
+            raise fail(f"the reader '{name}' takes no '{given}'", call.span,
+                       help=nearest(given, known) or takes)
+        for missing in {*signature.needed} - arguments.keys():
+            raise fail(f"the reader '{name}' is called without '{missing}'", call.span, help=takes)
+        return Reader(name, arguments, signature.gives)
+
+    BUILTINS[name] = Builtin(name, run)
+
+
+add_reader("text", Signature(("window", "batch"),
+                             gives={"tokens": WINDOWS, "targets": WINDOWS}))
+add_reader("arrays", Signature(("batch",), ("held",)))
+add_reader("images", Signature(("batch",), ("held",)))
+add_reader("table", Signature(("batch",), ("held", "columns")))
