@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.calls import call
-from anabranch.frontend.evaluate import Frame, evaluate
+from anabranch.frontend.evaluate import Frame, evaluate, unsupported
 from anabranch.frontend.signatures import Argument, is_dtype, kind_of, without_layout
 from anabranch.frontend.values import MISSING, Dtype, Function, Generic, Scope, Tensor
 from anabranch.ir.core import Function as IrFunction
@@ -53,8 +53,9 @@ def build_entry(
     results = list(result) if isinstance(result, tuple | list) else [result]
     for each in results:
         if not isinstance(each, Tensor):
-            raise fail(f"'{function.definition.name}' does not give tensors only",
-                       function.definition.span)
+            # A mistake only of those who ask for it: a def may well give numbers to others.
+            raise unsupported(f"'{function.definition.name}' does not give tensors only",
+                              function.definition.span)
     updated = {path: builder.states[path] for path in builder.updated}
     return builder.finish([r for r in results if isinstance(r, Tensor)], updated, order)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from tests.faults.cases import Case, check, counted, everywhere, scattered
+from tests.faults.cases import Case, check, counted, everywhere, run, scattered
 
 N2, N4, N234 = ("a=2",), ("a=4",), ("a=2", "a=3", "a=4")
 
@@ -30,6 +31,8 @@ UNEVEN = [
           counted(1536), counted(6, 256), N4),
     unary("a product of rows", "5, 5, 10", "a: S(0)", "x @ x.T",
           counted(5, 5, 10) @ counted(5, 5, 10).swapaxes(1, 2), counted(5, 5, 10), N4),
+    unary("a product of rows by a table", "5, 5, 10", "a: S(0)", "x @ reshape(arange(40), [10, 4])",
+          counted(5, 5, 10) @ counted(10, 4), counted(5, 5, 10), N4),
     unary("padded rows", "2", "a: S(0)", "pad(x, [[1, 2]])", [0, 0, 1, 0, 0], counted(2), N4),
     unary("a slice of padded rows", "2", "a: S(0)", "pad(x, [[1, 2]])[1:3]",
           [0, 1], counted(2), N4),
@@ -38,18 +41,71 @@ UNEVEN = [
     unary("rotated pieces of one element", "4", "a: S(0)",
           "concat([x[3:], x[:3]], axis=0) + concat([x[1:], x[:1]], axis=0)",
           [4, 2, 4, 2], counted(4), N4),
-    unary("an empty tensor gathered", "1, 0, 2", "a: S(0)", "to(x, {a: B})",
-          np.zeros((1, 0, 2)), np.zeros((1, 0, 2), "f4"), N4),
-    unary("an empty tensor summed", "1, 0, 2", "a: S(2)", "sum(x, axis=0)",
-          np.zeros((0, 2)), np.zeros((1, 0, 2), "f4"), N4),
-    unary("a sum of bf16 over ranks", "4, 3", "a: S(0)", "f32(sum(x, axis=0))",
-          [4, 4, 4], np.ones((4, 3), "f4"), N4, "bf16"),
 ]
 
 
 @everywhere(*UNEVEN)
 def test_shards_of_any_size_give_the_whole_result(case: Case, mesh: str) -> None:
     check(case, mesh)
+
+
+MOVED = """
+def f(x: {dtype}[{shape}] @ {{a: S(0)}}):
+    p = to(sum(x, axis=0), {{a: P}})
+    whole, parts = f32(to(p, {{a: B}})), f32(to(p, {{a: S(0)}}))
+    return whole, parts, f32(to(x, {{a: B}})), f32(to(x, {{a: S(1)}}))
+"""
+
+
+def moved(dtype: str, x: np.ndarray) -> Case:
+    """Terms summed to the whole and to parts, parts gathered and exchanged."""
+    source = MOVED.format(dtype=dtype, shape=", ".join(map(str, x.shape)))
+    stored = {"f32": "f4", "bf16": "f4", "f16": "f2", "i8": "i1", "bool": "?"}[dtype]
+    return Case(f"{dtype}{list(x.shape)}", source, (x.sum(0), x.sum(0), x, x),
+                {"x": x.astype(stored)}, ("a=2", "a=4"))
+
+
+@everywhere(moved("f32", np.zeros((1, 0, 2))), moved("f32", np.zeros((0, 3, 2))),
+            *(moved(dtype, np.ones((4, 3))) for dtype in ("f32", "bf16", "f16", "i8", "bool")))
+def test_short_numbers_and_empty_tensors_move_like_any_other(case: Case, mesh: str) -> None:
+    check(case, mesh)
+
+
+COLUMN = """
+def f(x: f32[2, 2, 3] @ {a: S(0)}):
+    p = to(sum(x, axis=0), {a: P})
+    column = p[:, 1]
+    return to(column, {a: B}), to(column, {a: S(0)}), to(x[0, :, 1], {a: B}), p
+"""
+TWO = counted(2, 3) + np.arange(2, dtype="f4")[:, None, None]
+
+
+@everywhere(Case("a column", COLUMN, ([3, 9], [3, 9], [1, 4], [[1, 3, 5], [7, 9, 11]]),
+                 {"x": TWO}, ("a=2", "a=4")))
+def test_a_column_moves_and_what_is_beside_it_does_not(case: Case, mesh: str) -> None:
+    check(case, mesh)
+
+
+STRIDED = {
+    "a column of a table": counted(6, 3)[:, 1:2],
+    "columns before rows": counted(3, 6).T,
+    "backwards": counted(6, 3)[::-1, ::-1],
+    "every other": counted(12, 6)[::2, ::2],
+    "one row repeated": np.broadcast_to(counted(3), (6, 3)),
+}
+
+
+@pytest.mark.parametrize("mesh", ["", "a=2", "a=4"])
+@pytest.mark.parametrize("how", STRIDED)
+def test_an_array_is_what_it_shows_however_it_lies_in_memory(how: str, mesh: str) -> None:
+    x = STRIDED[how]
+    assert not x.flags.c_contiguous
+    before = np.array(x)
+    source = "def f(x: f32[6, {}] @ {{a: S(0)}}):\n    return x, sum(x, axis=0)\n"
+    whole, columns = run(source.format(x.shape[1]), {"x": x}, mesh)
+    np.testing.assert_array_equal(whole, before)
+    np.testing.assert_array_equal(columns, before.sum(0))
+    np.testing.assert_array_equal(x, before)
 
 
 TERMS_THEN_SPLIT = """

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
-from tests.faults.cases import Case, check, counted, everywhere, run
+import anabranch as ab
+from tests.faults.cases import Case, check, counted, everywhere, mesh_of, run
 
 N2, N4 = ("a=2",), ("a=4",)
 FLOORED = "def f(x: {0}[3] @ {{a: S(0)}}, y: {0}[3] @ {{a: S(0)}}):\n    return x // y\n"
@@ -21,26 +24,90 @@ def test_a_floored_quotient_is_that_of_the_exact_numbers(case: Case, mesh: str) 
     check(case, mesh)
 
 
+def quotients(dtype: str, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers, and divisors that fit them a whole number of times but for the rounding."""
+    short = FLOATS[dtype]
+    y = (random.integers(1, 30, 60) / 10 * random.choice([-1, 1], 60)).astype(short)
+    x = (random.integers(-40, 40, 60) * y.astype("f8")).astype(short)
+    if dtype == "bf16":  # the first 8 bits of an f32
+        x, y = ((each.view("u4") & 0xFFFF0000).view("f4") for each in (x, y))
+    return x, y
+
+
+FLOATS = {"f64": "f8", "f32": "f4", "f16": "f2", "bf16": "f4"}
+WITH_REST = "def f(x: {0}[60] @ {{a: S(0)}}, y: {0}[60]):\n    return f64(x // y), f64(x % y)\n"
+
+
+@pytest.mark.parametrize("mesh", ["", "a=2"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_quotient_is_rounded_down_once(dtype: str, mesh: str) -> None:
+    """Against fractions, which round nothing; the rest has the sign of the divisor."""
+    x, y = quotients(dtype, np.random.default_rng(0))
+    whole, rest = run(WITH_REST.format(dtype), {"x": x, "y": y}, mesh)
+    exact = [(Fraction(float(a)), Fraction(float(b))) for a, b in zip(x, y, strict=True)]
+    np.testing.assert_array_equal(whole, [float(a // b) for a, b in exact])
+    close = {"f64": 1e-15, "f32": 3e-7, "f16": 2e-3, "bf16": 2e-2}[dtype]
+    np.testing.assert_allclose(rest, [float(a % b) for a, b in exact], rtol=close, atol=close)
+
+
 WHOLE = [
+    Case("sums of truth values",
+         "def f(x: bool[2] @ {a: S(0)}, y: bool[2]):\n"
+         "    return x + y, x * y, sum(x), cumsum(x, axis=0), x / y, i8(x) + y\n",
+         ([True, True], [True, True], 2, [1, 2], [1.0, 1.0], [2, 2]),
+         {"x": np.ones(2, bool), "y": np.ones(2, bool)}, N2),
+    Case("short integers of two kinds",
+         "def f(x: i8[2] @ {a: S(0)}, y: u8[2]):\n"
+         "    return x + y, y * 2, y - y - 1, sum(x), sum(y), x / 8, y * 2.5, x @ x\n",
+         ([300, 200], [144, 200], [255, 255], 200, 300, [12.5, 12.5], [500.0, 250.0], 32),
+         {"x": np.full(2, 100, "i1"), "y": np.array([200, 100], "u1")}, N2),
     Case("quotients and remainders round down",
          "def f(x: i64[3], y: i64[3]):\n    return x // y, x % y\n", ([-4, -3, -3], [1, 2, -2]),
          {"x": np.array([-7, -7, 7]), "y": np.array([2, 3, -3])}),
-    Case("an integer times a fraction", "def f(x: i32[1]):\n    return x * 0.8\n", [1.6],
-         {"x": np.array([2], "i4")}),
+    Case("an integer times a fraction",
+         "def f(x: i32[1]):\n    return x * 0.8, x / 4, x * 2, x + True\n",
+         ([1.6], [0.5], [4], [3]), {"x": np.array([2], "i4")}),
     Case("i8 wraps", "def f(x: i8[1], y: i8[1]):\n    return i64(x + y)\n", [-56],
          {"x": np.array([100], "i1"), "y": np.array([100], "i1")}),
     Case("a border of truth values",
          "def f(x: bool[2] @ {a: S(0)}):\n    return pad(x, [[1, 2]])\n",
          [False, True, True, False, False], {"x": np.ones(2, bool)}, N2),
-    Case("i64 over ranks", "def f(x: i64[2] @ {a: S(0)}):\n    return sum(x)\n", 2**53 + 1,
-         {"x": np.array([2**53, 1])}, N2),
+    Case("i64 over ranks",
+         "def f(x: i64[2] @ {a: S(0)}):\n    return sum(x), max(x), to(x, {a: B})\n",
+         (2**53 + 1, 2**53, [2**53, 1]), {"x": np.array([2**53, 1])}, N2),
     Case("a sum of f16 that overflows on the way",
          "def f(x: f16[2, 1] @ {a: S(0)}):\n    return f32(mean(x, axis=0))\n", [40000],
          {"x": np.full((2, 1), 40000, "f2")}, N2),
 ]
+
+
 @everywhere(*WHOLE)
 def test_whole_numbers_stay_whole_and_fractions_fractions(case: Case, mesh: str) -> None:
     check(case, mesh)
+
+
+HALVES = """
+model Halves():
+    w: f16[1] = ones()
+
+    def loss(x: f16[B, 1]) -> f32[]:
+        return f32(mean(x @ w))
+
+train Halves():
+    steps     = 1
+    data      = arrays(batch=4)
+    optimizer = sgd(lr=1.0)
+"""
+
+
+@pytest.mark.parametrize(("mesh", "micro"), [("", 1), ("", 2), ("data=2", 1), ("data=2", 2),
+                                             ("data=4", 1)])
+def test_a_mean_gradient_of_halves_does_not_overflow_on_the_way(mesh: str, micro: int) -> None:
+    """Of 40000 in each row: the sum is more than f16 has, the mean is not."""
+    plan = ab.compile(ab.loads(HALVES).train, mesh=mesh_of(mesh), micro=micro)
+    with ab.Session(plan) as session:
+        session.step(x=np.full((4, 1), 40000, "f2"))
+        assert session.state_dict()["w"] == np.float16(1 - 40000)
 
 
 NORMED = "def f(x: f32[1, 16] @ {a: S(1)}, w: f32[16], b: f32[16]):\n" \
@@ -58,11 +125,14 @@ def test_a_large_mean_does_not_spoil_a_variance(
     assert got == pytest.approx(first, abs=tolerance)
 
 
-BY_ZERO = "def f(x: i64[3] @ {a: S(0)}, y: i64[3]):\n    return x // y, x % y, x / y\n"
+BY_ZERO = "def f(x: {0}[3] @ {{a: S(0)}}, y: {0}[3]):\n    return x // y, x % y, x / y\n"
 
 
-@everywhere(Case("i64", BY_ZERO, ([0, 0, 0], [0, 0, 0], [np.inf, np.nan, -np.inf]),
-                 {"x": np.array([7, 0, -7]), "y": np.zeros(3, "i8")}, N2))
+@everywhere(*(Case(dtype, BY_ZERO.format(dtype), ([0, 0, 0], [0, 0, 0], [np.inf, np.nan, -np.inf]),
+                   {"x": np.array([7, 0, -7], size), "y": np.zeros(3, size)}, N2)
+              for dtype, size in (("i8", "i1"), ("i16", "i2"), ("i32", "i4"), ("i64", "i8"))),
+            Case("the least by -1", "def f(x: i64[1], y: i64[1]):\n    return x // y, x % y\n",
+                 ([-2**63], [0]), {"x": np.array([-2**63]), "y": np.array([-1])}))
 def test_whole_numbers_divided_by_zero_give_zero_everywhere(case: Case, mesh: str) -> None:
     """The one rule of the reference evaluator, the kernels and their interpreter."""
     check(case, mesh)

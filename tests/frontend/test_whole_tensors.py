@@ -312,3 +312,11 @@ def test_what_a_scalar_op_gives_has_the_dtype_that_it_declares():
     assert half[0].dtype == np.float16
     with pytest.raises(UserError, match="'f' declares the result i64, and it is f32"):
         call(program(f + "def g(x: i64[N]):\n    return f(x)\n"), "g", x=np.ones(3, np.int64))
+
+
+def test_a_def_of_numbers_is_for_others_and_cannot_be_called_from_outside():
+    source = program("def rate():\n    return 0.25\n\ndef sizes(n: int = 2):\n    return [n, 3]\n\n"
+                     "def f() -> f32[2, 3]:\n    return full(sizes(), rate())\n")
+    same(call(source, "f"), np.full((2, 3), 0.25, np.float32))
+    with pytest.raises(UserError, match="'rate' does not give tensors only"):
+        call(source, "rate")
