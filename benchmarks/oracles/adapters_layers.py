@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, adapter, dtype_name
+import torch
+
+from benchmarks.oracles.contract import (
+    Operand,
+    Unsupported,
+    adapter,
+    check_share,
+    drawn,
+    dtype_name,
+)
 
 ACTIVATIONS = {
     "relu": "relu", "relu6": "relu6", "selu": "selu", "silu": "silu", "mish": "mish",
@@ -137,20 +147,48 @@ def _normalize(x: Operand, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> 
     return f"normalize({x}, {float(p)}, {dim}, {eps})"
 
 
-@adapter("nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.alpha_dropout")
-def _dropout(x: Operand, p: float = 0.5, training: bool = True, inplace: bool = False) -> str:
-    if training and p > 0:
-        raise Unsupported("random draws are not those of PyTorch")
-    return f"dropout({x}, {float(p) if training else 0.0})"
+DROPOUTS = {"dropout": "dropout", "dropout2d": "channel_dropout", "alpha_dropout": "alpha_dropout"}
+for _name, _function in DROPOUTS.items():
+    adapter(f"nn.functional.{_name}")(
+        lambda x, p=0.5, training=True, inplace=False, function=_function:
+        f"{function}({x}, {float(p) if training else 0.0})")
+
+
+@drawn("nn.functional.dropout")
+def _dropped(found: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False,
+             channels: bool = False) -> Any:
+    """An element is 0, or scaled up; so is a whole channel, the first two axes of which count."""
+    p = p if training else 0.0
+    kept, there = found[0] != 0, x != 0
+    if channels:
+        kept, there = (mask.flatten(2).any(2) for mask in (kept, there))
+    check_share(kept[there], p)
+    scale = kept / (1 - p) if p < 1 else kept * 0.0
+    return x * scale.reshape(scale.shape + (1,) * (x.ndim - scale.ndim)).to(x.dtype)
+
+
+drawn("nn.functional.dropout2d")(partial(_dropped, channels=True))
+
+
+@drawn("nn.functional.alpha_dropout")
+def _set_low(found: Any, x: Any, p: float = 0.5, training: bool = True,
+             inplace: bool = False) -> Any:
+    """An element is that of x, or the least value of selu; mean and variance are then restored."""
+    p = p if training else 0.0
+    if p == 1:
+        return 0 * x
+    low = -1.7580993408473766
+    scale = (1 - p + p * low**2 * (1 - p)) ** -0.5
+    kept = (found[0] - scale * (low - low * p)).abs() > 1e-5
+    check_share(kept, p)
+    return scale * (torch.where(kept, x, low) - low * p)
 
 
 @adapter("nn.functional.scaled_dot_product_attention")
 def _attention(q: Operand, k: Operand, v: Operand, attn_mask: Any = None, dropout_p: float = 0.0,
                is_causal: bool = False, scale: Any = None, enable_gqa: bool = False) -> str:
-    if dropout_p:
-        raise Unsupported("random draws are not those of PyTorch")
-    lead = "" if q.ndim == 4 else "[None]" if q.ndim == 3 else "[None, None]"
-    parts = ", ".join(f"transpose({x}{lead}, 1, 2)" for x in (q, k, v))
+    batch = max(x.shape[0] if x.ndim == 4 else 1 for x in (q, k, v))
+    parts = [_heads(x, batch) for x in (q, k, v)]
     square = q.shape[-2] == k.shape[-2]
     more = f", causal={is_causal and square}, scale={scale}"
     if is_causal and not square:  # torch counts places from the first key, we from the last
@@ -158,5 +196,33 @@ def _attention(q: Operand, k: Operand, v: Operand, attn_mask: Any = None, dropou
     if attn_mask is not None:
         extra = "" if attn_mask.ndim in (2, 4) or q.ndim != 3 else "[None]"
         more += f", {'bias' if attn_mask.is_float else 'mask'}={attn_mask}{extra}"
-    end = "" if q.ndim == 4 else "[0]" if q.ndim == 3 else "[0, 0]"
-    return f"transpose(attention({parts}{more}), 1, 2){end}"
+    end = ["[0, 0]", "[0]", ""][max(x.ndim for x in (q, k, v)) - 2]
+    if not dropout_p:
+        return f"transpose(attention({', '.join(parts)}{more}), 1, 2){end}"
+    # more values, each of which takes one weight: they show which weights are kept
+    keys, size = v.shape[-2:]
+    unit = f"eye({keys}, dtype={v.dtype})[None, :, None]"
+    shape = [batch, keys, v.shape[-3] if v.ndim > 2 else 1, keys]
+    parts[2] = f"concat([{parts[2]}, expand({unit}, {shape})], axis=3)"
+    call = f"transpose(attention({', '.join(parts)}{more}, p={float(dropout_p)}), 1, 2){end}"
+    return f"y = {call}\nreturn y[..., :{size}], y[..., {size}:] != 0"
+
+
+def _heads(x: Operand, batch: int) -> str:
+    """Keys, queries or values with all four axes, the heads third."""
+    whole = f"{x}{['[None, None]', '[None]', ''][x.ndim - 2]}"
+    if batch > 1 and (x.ndim < 4 or x.shape[0] == 1):
+        whole = f"expand({whole}, {[batch, *([1, *x.shape])[-3:]]})"
+    return f"transpose({whole}, 1, 2)"
+
+
+@drawn("nn.functional.scaled_dot_product_attention")
+def _attended(found: Any, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+              is_causal: bool = False, scale: Any = None, enable_gqa: bool = False) -> Any:
+    attend = partial(torch.ops.aten._scaled_dot_product_attention_math, q, k, v, attn_mask,
+                     is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    if not dropout_p:
+        return attend()[0]
+    kept, weights = found[1], attend()[1]
+    check_share(kept[weights != 0], dropout_p)
+    return attend(dropout_p=dropout_p, dropout_mask=kept)[0], kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +64,9 @@ def wanted(exact: Array, dtype: str, rough: Array | None = None) -> Wanted:
 @dataclass(frozen=True, slots=True)
 class Case:
     """A call and what it gives. `text` is an expression or statements; `upstream` weighs the float
-    results for the gradients, which are by operand."""
+    results for the gradients, which are by operand. Where a call draws random numbers, which are
+    not those of the oracle, `drawn` makes of what a run gave the case whose results are right for
+    the numbers drawn there. All runs draw the same."""
 
     name: str
     text: str
@@ -71,6 +74,8 @@ class Case:
     results: tuple[Wanted, ...]
     upstream: tuple[Array, ...] = ()
     gradients: dict[str, Wanted] = field(default_factory=dict)
+    training: bool = False
+    drawn: Callable[[Sequence[Array]], Case] | None = None
 
     def arrays(self) -> dict[str, Array]:
         return {operand.name: operand.value for operand in self.operands}

@@ -12,6 +12,7 @@ counts as refused, with that message.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -55,6 +56,37 @@ class Operand:
 
     def __repr__(self) -> str:
         return self.name
+
+
+_drawn: dict[str, Callable[..., Any]] = {}
+
+DRAWN: Mapping[str, Callable[..., Any]] = MappingProxyType(_drawn)
+"""What judges an operator that draws random numbers, by its name or the type of its node: it takes
+what our program gave, then what the operator takes, reads from the first which elements were drawn,
+and gives the right results for those. It raises `Unlikely` where the draws are none of that share.
+"""
+
+
+class Unlikely(Exception):
+    """What is wrong with random draws."""
+
+
+def drawn(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register such a function."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        _drawn.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+def check_share(kept: Any, p: float) -> None:
+    """Of these elements each was dropped with probability p: the number of those kept is within six
+    standard deviations of what is to be expected."""
+    count, total = int(kept.sum()), math.prod(kept.shape)
+    if abs(count - total * (1 - p)) > 6 * math.sqrt(total * p * (1 - p)):
+        raise Unlikely(f"{count} of {total} elements are kept, each dropped with probability {p}")
 
 
 _oracles: dict[str, Callable[..., Any]] = {}

@@ -30,6 +30,7 @@ from anabranch.runtime.native import HEADER
 from anabranch.runtime.session import Session
 from benchmarks.oracles import programs
 from benchmarks.oracles.cases import Array, Case, Wanted
+from benchmarks.oracles.contract import Unlikely
 from benchmarks.oracles.placements import ONE, Placement
 
 KINDS = ("right", "refused", "wrong", "crash", "hang")
@@ -72,7 +73,9 @@ class Trial:
 def prepare(case: Case, laid: Iterable[Placement]) -> Trial:
     """Judge a case by the reference evaluator, then compile it as it is and in placements."""
     trial = Trial(case)
-    trial.verdict = _guarded(partial(_by_reference, case))
+    trial.verdict = _guarded(partial(_settle, trial))
+    if trial.verdict is RIGHT:
+        trial.verdict = _guarded(partial(_by_reference, trial.case))
     if trial.verdict is RIGHT:
         trial.verdict = None
         for mesh, members in _by_mesh([None, *laid]).items():
@@ -161,7 +164,26 @@ def _given(case: Case, function: Function) -> list[Array]:
             for a in function.arguments]
 
 
-def _by_reference(case: Case) -> None:
+def settled(case: Case) -> Case:
+    """What is right in a case with random draws is said for those of the reference evaluator,
+    which all other runs then have to draw too."""
+    if case.drawn is None:
+        return case
+    function = _alone(case)
+    with np.errstate(all="ignore"):
+        found = evaluate(function, _given(case, function))
+    try:
+        return case.drawn(found)
+    except Unlikely as error:
+        raise Wrong(str(error)) from error
+
+
+def _settle(trial: Trial) -> None:
+    trial.case = settled(trial.case)
+
+
+def _by_reference(given: Case) -> None:
+    case = settled(given)
     function = _alone(case)
     end = function.body.last
     assert isinstance(end, Return)

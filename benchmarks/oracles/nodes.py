@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,14 @@ from onnx.backend.test.loader import load_model_tests
 from anabranch.ir.sbp import B, S
 from benchmarks.oracles import all_adapters  # noqa: F401 - registers them
 from benchmarks.oracles.cases import TOLERANCES, Array, Case, Refusal, Wanted
-from benchmarks.oracles.contract import NODES, Operand, Unsupported, dtype_name, mentioned
+from benchmarks.oracles.contract import (
+    DRAWN,
+    NODES,
+    Operand,
+    Unsupported,
+    dtype_name,
+    mentioned,
+)
 from benchmarks.oracles.placements import MESHES, Placement
 
 NOISE = {"f32": 1e-6, "f16": 5e-4}  # how far off outputs are that were computed so themselves
@@ -79,7 +87,16 @@ def cases(kind: str) -> Iterator[Case | Refusal]:
         except Unsupported as error:
             yield Refusal(test.name, str(error))
             continue
-        yield Case(test.name, text, operands, wanted)
+        case = Case(test.name, text, operands, wanted)
+        yield case if kind not in DRAWN else replace(
+            case, results=(), training=True, drawn=partial(_with_draws, test, case))
+
+
+def _with_draws(test: Test, case: Case, found: Sequence[Array]) -> Case:
+    """What is right for these draws, and would be the test's own for others."""
+    made = DRAWN[test.node.op_type](found, *test.inputs, **_attributes(test.node))
+    right = [array for array, _ in zip(made, case.results, strict=False)]
+    return replace(case, training=True, results=tuple(_wanted(array, test) for array in right))
 
 
 def written(test: Test) -> tuple[str, tuple[Operand, ...]]:
@@ -91,11 +108,15 @@ def written(test: Test) -> tuple[str, tuple[Operand, ...]]:
         number, array = next(given) if name else (0, None)
         operands.append(None if array is None else Operand(
             f"x{number}", array.shape, dtype_name(array.dtype), _plain_floats(array)))
-    attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
+    attributes = _attributes(node)
     if "outputs" in inspect.signature(adapter).parameters:
         attributes["outputs"] = [bool(name) for name in node.output]
     text = adapter(*operands, **attributes)
     return text, tuple(o for o in operands if o is not None and mentioned(o.name, text))
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    return {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, last, node
+import numpy as np
+
+from benchmarks.oracles.contract import Operand, Unsupported, check_share, drawn, last, node
 
 SMALL = 1e-5  # what ONNX adds to a variance if it is not said
 
@@ -41,10 +43,19 @@ def _dropout(x: Operand, share: Operand | None = None, training: Operand | None 
              seed: int = 0, ratio: float = 0.5, outputs: Any = ()) -> str:
     p = ratio if share is None else float(share.value)
     learns = training is not None and bool(training.value)
-    if learns and p > 0:
-        raise Unsupported("random draws are not those of ONNX")
     y = f"dropout({x}, {p if learns else 0.0})"
-    return f"return {y}, full({list(x.shape)}, True, bool)" if len(outputs) > 1 else y
+    kept = "y != 0" if learns else f"full({list(x.shape)}, True, bool)"
+    return f"y = {y}\nreturn y, {kept}" if len(outputs) > 1 else y
+
+
+@drawn("Dropout")
+def _dropped(found: Any, x: Any, share: Any = None, training: Any = None, *, seed: int = 0,
+             ratio: float = 0.5) -> Any:
+    """What is left, and a mask of it."""
+    p = float(ratio if share is None else share) if training else 0.0
+    kept = np.asarray(found[0]) != 0 if p else np.full(x.shape, True)
+    check_share(kept, p)
+    return (x * kept / (1 - p)).astype(x.dtype), kept
 
 
 # ---- norms

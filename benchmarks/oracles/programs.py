@@ -79,7 +79,8 @@ def feeds(case: Case, placement: Placement | None = None) -> dict[str, Array]:
 
 def function(case: Case, placement: Placement | None = None) -> Function:
     """The function of a case, as the front end makes it. Raises `UserError`."""
-    made = loads(text(case, placement), FILE).function("f").functions["f"]
+    made = loads(text(case, placement), FILE).function(
+        "f", training=case.training).functions["f"]
     return with_gradients(made, list(case.gradients)) if case.gradients else made
 
 

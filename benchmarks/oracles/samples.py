@@ -10,7 +10,8 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -22,12 +23,15 @@ from benchmarks.oracles import all_adapters  # noqa: F401 - registers them
 from benchmarks.oracles.cases import Array, Case, Refusal, Wanted, wanted
 from benchmarks.oracles.contract import (
     ADAPTERS,
+    DRAWN,
     ORACLES,
     Operand,
     Unsupported,
     dtype_name,
     mentioned,
 )
+
+Oracle = Callable[..., Any]
 
 MOST = 2000  # samples that are looked at
 OTHERS = (
@@ -134,10 +138,26 @@ def _cases(name: str, info: Any, among: Sequence[Sample]) -> list[Case | Refusal
         except Unsupported as error:
             found.append(Refusal(label, str(error)))
             continue
-        case = _case(label, info, sample, text, operands)
+        oracle = ORACLES.get(name, info.op)
+        case = (_with_draws(label, name, sample, text, operands) if name in DRAWN
+                else _case(label, oracle, sample, text, operands))
         if case is not None:
             found.append(case)
     return found
+
+
+def _with_draws(
+    label: str, name: str, sample: Sample, text: str, operands: tuple[Operand, ...]
+) -> Case:
+    """A case that is judged when its draws are known."""
+
+    def drawn(found: Sequence[Array]) -> Case:
+        given = [torch.from_numpy(np.array(array)) for array in found]
+        case = _case(label, partial(DRAWN[name], given), sample, text, operands)
+        assert case is not None, label
+        return replace(case, training=True)
+
+    return Case(label, text, operands, (), training=True, drawn=drawn)
 
 
 def bad_cases(name: str, info: Any) -> Iterator[Case]:
@@ -175,11 +195,11 @@ def _array(tensor: torch.Tensor) -> Array:
 
 
 def _case(
-    label: str, info: Any, sample: Sample, text: str, operands: tuple[Operand, ...]
+    label: str, oracle: Oracle, sample: Sample, text: str, operands: tuple[Operand, ...]
 ) -> Case | None:
     try:
-        rough, rough_by = _run(info, sample, None)
-        exact, exact_by = _run(info, sample, torch.float64)
+        rough, rough_by = _run(oracle, sample, None)
+        exact, exact_by = _run(oracle, sample, torch.float64)
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
         return None
     dtypes = [dtype_name(r.dtype) for r in rough]
@@ -205,7 +225,7 @@ def _gradient(exact: torch.Tensor, rough: torch.Tensor, dtype: torch.dtype) -> W
 
 
 def _run(
-    info: Any, sample: Sample, dtype: torch.dtype | None
+    oracle: Oracle, sample: Sample, dtype: torch.dtype | None
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The results of torch, its floats in another dtype, and the leaves for gradients."""
     leaves: list[torch.Tensor] = []
@@ -222,10 +242,9 @@ def _run(
         return copy
 
     input, args, kwargs = tree_map(fresh, (sample.input, sample.args, sample.kwargs))
-    function = ORACLES.get(full_name(info), info.op)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outputs, _ = tree_flatten(function(input, *args, **kwargs))
+        outputs, _ = tree_flatten(oracle(input, *args, **kwargs))
     return [torch.as_tensor(output) for output in outputs], leaves
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from benchmarks.oracles import judge, pool, programs
 from benchmarks.oracles.cases import Case, Wanted
-from benchmarks.oracles.contract import Operand
+from benchmarks.oracles.contract import Operand, check_share
 from benchmarks.oracles.placements import choices, placements, terms
 from benchmarks.oracles.pool import At, Job, Judged, Send
 
@@ -49,6 +51,36 @@ def test_a_wrong_number_a_wrong_shape_and_a_wrong_dtype_are_wrong() -> None:
     assert "[2, 1]" in verdict(case("x0 * x1", off)).message
     for wrong in (case("x0 * x1", off), case("x0", X[:2]), case("i64(x0)", X)):
         assert verdict(wrong).kind == "wrong"
+
+
+def dropping(text: str, off: float = 0.0) -> Case:
+    """A call that drops half of the elements, and what is right for the draws of a run."""
+    x = np.ones((16, 16), np.float32)
+
+    def drawn(found: Sequence[np.ndarray]) -> Case:
+        check_share(found[0] != 0, 0.5)
+        return replace(known, results=(Wanted(2 * (found[0] != 0) + off, "f32", 1e-6),))
+
+    known = Case("draws", text, (Operand("x0", x.shape, "f32", x),), (), training=True)
+    return replace(known, drawn=drawn)
+
+
+def test_draws_are_right_for_what_was_drawn_if_every_run_draws_the_same() -> None:
+    assert verdict(dropping("dropout(x0, 0.5)")).kind == "right"
+
+
+def test_draws_of_a_wrong_share_or_with_wrong_values_are_wrong() -> None:
+    for text in ("dropout(x0, 0.9)", "dropout(x0, 0.1)"):
+        found = verdict(dropping(text))
+        assert (found.kind, "dropped with probability 0.5" in found.message) == ("wrong", True)
+    assert verdict(dropping("dropout(x0, 0.5)", off=1e-3)).kind == "wrong"
+
+
+def test_a_run_that_draws_otherwise_than_the_reference_is_wrong() -> None:
+    asked = judge.settled(dropping("dropout(x0, 0.5)"))
+    assert verdict(asked).kind == "right"
+    assert verdict(replace(asked, text="y = dropout(x0, 0.5)\nreturn dropout(x0, 0.5)")
+                   ).kind == "wrong"
 
 
 def test_what_is_refused_has_a_message() -> None:

@@ -22,7 +22,7 @@ from tests.library.ops import OPS
 
 # Draws and constants: test_functions.py and test_layers.py in tests/library judge them by their
 # statistics.
-WITHOUT_COUNTERPART = {"channel_dropout", "gumbel_softmax", "normal", "ones", "rrelu", "sample",
+WITHOUT_COUNTERPART = {"gumbel_softmax", "normal", "ones", "rrelu", "sample",
                        "trunc_normal", "uniform"}
 AMONG = 12  # samples of an operator from which one is drawn
 GROUPS = 6  # whose kernels are compiled together
