@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from anabranch.frontend import elements
 from anabranch.frontend import syntax as s
-from anabranch.frontend.constants import constant
+from anabranch.frontend.constants import constant, flattened
 from anabranch.frontend.evaluate import Frame, evaluate, evaluates, integer, resolved
 from anabranch.frontend.expressions import spread
 from anabranch.frontend.indexing import element_of
@@ -150,16 +150,16 @@ def _of_tensor(x: Tensor, node: s.Index, frame: Frame) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Gathered:
-    """An axis that an integer tensor subscripts."""
+    """An axis that an integer tensor or a list of integers subscripts, or an integer beside one."""
 
     at: int
-    ids: Tensor
-    span: Span
+    ids: Tensor | int
 
 
 def sliced(x: Tensor, items: Sequence[s.Expr], frame: Frame, span: Span) -> Tensor:
     """Basic and integer-tensor subscripts, as in NumPy."""
     full = _expanded(x, items, frame, span)
+    gathers = any(isinstance(value, Tensor | list) for _, value in full)
     at = 0
     gathered: list[_Gathered] = []
     for item, value in full:
@@ -169,8 +169,8 @@ def sliced(x: Tensor, items: Sequence[s.Expr], frame: Frame, span: Span) -> Tens
         elif value is None:
             x = with_axis(frame.builder.held(x), at)
             at += 1
-        elif isinstance(value, Tensor):
-            gathered.append(_Gathered(at, value, item.span))
+        elif gathers:
+            gathered.append(_Gathered(at, _places(x, at, value, item.span, frame)))
             at += 1
         else:
             x = taken(x, at, _place(x, at, value, item.span), frame.builder)
@@ -216,16 +216,40 @@ def _place(x: Tensor, at: int, value: object, span: Span) -> int:
     return place % size
 
 
+def _places(x: Tensor, at: int, value: object, span: Span, frame: Frame) -> Tensor | int:
+    """What an axis is subscripted by, where some are gathered."""
+    if isinstance(value, list):
+        return _listed(x, at, value, span, frame)
+    if not isinstance(value, Tensor):
+        return _place(x, at, value, span)
+    if category(value.dtype) != "int":
+        hint = ("the number of elements that a mask selects is not known when compiling; "
+                "use where") if value.dtype == "bool" else ""
+        raise fail(f"a tensor is subscripted by integers, not {describe(value)}", span, help=hint)
+    return value
+
+
+def _listed(x: Tensor, at: int, value: list[object], span: Span, frame: Frame) -> Tensor:
+    """A list of places, or of equal lists of them. Each is known when compiling, and may count from
+    the end as an integer does."""
+    if list_shape(value) is None:
+        raise fail("a list of places is of integers, or of equal lists of them, "
+                   f"not {describe(value)}", span)
+    if any(isinstance(each, bool) for each in flattened(value)):
+        raise fail("a list of truth values is no list of places", span,
+                   help="list the places that hold, or use where")
+    return constant(_inside(x, at, value, span), frame.builder, span)
+
+
+def _inside(x: Tensor, at: int, value: list[object], span: Span) -> list[object]:
+    return [_inside(x, at, each, span) if isinstance(each, list) else _place(x, at, each, span)
+            for each in value]
+
+
 def _gather(x: Tensor, gathered: Sequence[_Gathered], frame: Frame, span: Span) -> Tensor:
     """Integer tensors are broadcast; their axes stand where the first stood if they are side by
     side, else in front."""
-    for each in gathered:
-        if category(each.ids.dtype) != "int":
-            hint = ("the number of elements that a mask selects is not known when compiling; "
-                    "use where") if each.ids.dtype == "bool" else ""
-            raise fail(f"a tensor is subscripted by integers, not {describe(each.ids)}", each.span,
-                       help=hint)
-    shape = broadcast([each.ids for each in gathered], span)
+    shape = broadcast([each.ids for each in gathered if isinstance(each.ids, Tensor)], span)
     places = [each.at for each in gathered]
     adjacent = places == list(range(places[0], places[0] + len(places)))
     front = places[0] if adjacent else 0
@@ -236,8 +260,11 @@ def _gather(x: Tensor, gathered: Sequence[_Gathered], frame: Frame, span: Span) 
     for d, variable in zip(kept, [*own[:front], *own[front + len(shape):]], strict=True):
         subscripts[d] = variable
     for each in gathered:
-        place = _id_at(each.ids, shape, len(result), front, frame)
-        subscripts[each.at] = Call("check", (place, number(x.shape[each.at])))
+        if isinstance(each.ids, int):
+            subscripts[each.at] = number(each.ids)
+        else:
+            place = _id_at(each.ids, shape, len(result), front, frame)
+            subscripts[each.at] = Call("check", (place, number(x.shape[each.at])))
     return frame.builder.materialise(over(result, read(x, subscripts, frame.builder)))
 
 

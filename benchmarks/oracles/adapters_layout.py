@@ -166,8 +166,6 @@ def _subscript(part: Any) -> str:
             raise Unsupported("a truth value as a subscript adds an axis, which None says")
         case Operand() if part.dtype == "bool":
             raise Unsupported("how many elements a mask takes is not known when compiling")
-        case list():
-            raise Unsupported("a list as a subscript is a tensor of places, which table[ids] takes")
     return "..." if part is Ellipsis else str(part)
 
 

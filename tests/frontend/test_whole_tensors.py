@@ -51,7 +51,8 @@ def test_a_negative_step_turns_an_axis_round():
     same(evaluated("x[::-1, 1::2]", x=x), x[::-1, 1::2])
 
 
-GATHERS = ["x[i]", "x[:, i]", "x[i, i]", "x[i, :, i]", "x[None, i]", "x[:, i, 1:3]", "x[0, i]"]
+GATHERS = ["x[i]", "x[:, i]", "x[i, i]", "x[i, :, i]", "x[None, i]", "x[:, i, 1:3]", "x[0, i]",
+           "x[0, :, i]", "x[:, 0, i]", "x[0, 1, i]"]
 
 
 @pytest.mark.parametrize("expression", GATHERS)
@@ -59,9 +60,22 @@ GATHERS = ["x[i]", "x[:, i]", "x[i, i]", "x[i, :, i]", "x[None, i]", "x[:, i, 1:
 def test_integer_tensors_gather_as_in_numpy(expression, shape):
     x, i = normal(3, 4, 5), rng.integers(0, 3, shape)
     expected = np.asarray(eval(expression, {"x": x, "i": i, "None": None}))
-    if expression == "x[0, i]":  # torch and NumPy differ only where a slice stands between
-        expected = x[0][i]
     same(evaluated(expression, x=x, i=i), expected)
+
+
+LISTS = ["x[[1, 2]]", "x[[2, -1, 0, 0]]", "x[[[0, 1], [2, -3]]]", "x[:, [0, 3]]",
+         "x[[0, 2], [1, 3]]", "x[[0, 2], :, [1, 3]]", "x[:, [0, 3], [[1], [4]]]", "x[0, :, [1, 3]]",
+         "x[[2], 1, [1, 3]]", "x[[1, 2], None, 1:3]", "x[[1, 2], None, :, [3]]", "x[..., [4, 0]]",
+         "x[[0, 1], ..., i]", "x[1, [0, 2], None, i]", "x[::-1, [0, 2], i]",
+         "x[[], [0]]", "x[-1, ..., [2, 2]]"]
+
+
+@pytest.mark.parametrize("expression", LISTS)
+def test_a_list_of_integers_is_a_tensor_of_places(expression):
+    x, i = normal(3, 4, 5), np.array([1, 3])
+    names = {"x": x, "i": i, "None": None}
+    found = evaluated(expression, x=x, **({"i": i} if "i" in expression else {}))
+    same(found, eval(expression, names))
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms())
@@ -258,7 +272,10 @@ def test_stop_and_its_gradient_keep_the_value():
 
 
 @pytest.mark.parametrize(("expression", "message"), [
-    ("x[i > 0]", "not known when compiling"), ("x[4]", "place 4"), ("x[0, 0]", "2 subscripts"),
+    ("x[i > 0]", "not known when compiling"), ("x[[0, 3]]", "place 3 of dimension 0"),
+    ("x[[True, False, True]]", "truth values"), ("x[[[0], 1]]", "equal lists"),
+    ("x[[0, 1.5]]", "a subscript"), ("x[[0, 'a']]", "of integers"),
+    ("x[[0, 1], i]", "2 subscripts"), ("x[4]", "place 4"), ("x[0, 0]", "2 subscripts"),
     ("x + x[:2]", "cannot be broadcast"), ("concat([x, x[None]])", "differ"),
     ("reshape(x, [5])", "cannot take the shape"), ("f32(1) if x else 2", "steer control flow"),
     ("sum(x, axis=3)", "axis 3"), ("transpose(x, [0, 0])", "no order"), ("x.foo", "foo"),
