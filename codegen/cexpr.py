@@ -13,11 +13,12 @@ import numpy as np
 
 from anabranch.codegen.kernel import Ref, dtype_of
 from anabranch.ir.expr import Call, Cast, Const, Expr, Rand
-from anabranch.ir.types import category, is_float, itemsize
+from anabranch.ir.types import category, integers, is_float, itemsize
 
 MEMORY = {
-    "bool": "uint8_t", "u8": "uint8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t",
-    "i64": "int64_t", "f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double",
+    "bool": "uint8_t", "u8": "uint8_t", "i8": "int8_t", "u16": "uint16_t", "i16": "int16_t",
+    "u32": "uint32_t", "i32": "int32_t", "u64": "uint64_t", "i64": "int64_t",
+    "f16": "uint16_t", "bf16": "uint16_t", "f32": "float", "f64": "double",
 }  # fmt: skip
 VALUE = {**MEMORY, "bool": "int32_t", "f16": "float", "bf16": "float"}
 
@@ -59,7 +60,8 @@ def literal(c: Const) -> str:
             return str(int(c.value))
         case "int":
             whole = int(c.value)
-            return f"(-{-(whole + 1)} - 1)" if whole == -(2**63) else str(whole)
+            suffix = {"u32": "u", "u64": "ull"}.get(c.dtype, "")  # C's int has the narrower ones
+            return f"(-{-(whole + 1)} - 1)" if whole == -(2**63) else f"{whole}{suffix}"
     value = float(c.value)
     suffix = "" if c.dtype == "f64" else "f"
     if math.isnan(value):
@@ -112,8 +114,16 @@ def _cast(dtype: str, arg: Expr, place: Mapping[str, str]) -> tuple[str, int]:
         return _write(arg, place)
     if isinstance(arg, Const) and is_float(source) and category(dtype) == "int":
         return _write(Const(_truncated(_held(arg), dtype), dtype), place)
-    by_int = "(int32_t)" if _is_narrow(dtype) and is_float(source) else ""  # wraps, as NumPy does
+    if dtype == "u64" and is_float(source):
+        return f"ab_u64_of({write(arg, place)})", ATOM
+    wraps = is_float(source) and category(dtype) == "int"  # as NumPy does
+    by_int = f"({VALUE[_register(dtype)]})" if wraps and _register(dtype) != dtype else ""
     return f"({VALUE[dtype]}){by_int}{write(arg, place, UNARY)}", UNARY
+
+
+def _register(dtype: str) -> str:
+    """The signed integers by way of which a processor makes those of a dtype from floats."""
+    return "i64" if dtype in ("u32", "i64") else "i32"
 
 
 def _held(c: Const) -> float:
@@ -126,11 +136,12 @@ def _held(c: Const) -> float:
 def _truncated(value: float, dtype: str) -> int:
     """A literal as an integer, by way of the register that a processor would use: what does not
     fit is its least number."""
-    bits = 64 if dtype == "i64" else 32
-    least, span = -1 << (bits - 1), 1 << 8 * itemsize(dtype)
-    whole = int(value) if least <= value < -least else least
+    legal, span = integers(_register(dtype)), 1 << 8 * itemsize(dtype)
+    if dtype == "u64":
+        legal = range(legal[0], span)
+    whole = int(value) if legal[0] <= value <= legal[-1] else legal[0]
     low = whole % span
-    return low - span if dtype != "u8" and 2 * low >= span else low
+    return low if low in integers(dtype) else low - span
 
 
 def _call(fn: str, args: tuple[Expr, ...], place: Mapping[str, str]) -> tuple[str, int]:

@@ -33,7 +33,7 @@ from typing import Any
 
 from anabranch.ir.expr import Call, Cast, Const, Expr, Rand, walk
 from anabranch.ir.scalar import PRIMITIVES
-from anabranch.ir.types import category, itemsize
+from anabranch.ir.types import category, integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +293,7 @@ def identity(reduce: str, dtype: str) -> Const:
         case _, "bool":
             return Const(reduce not in ("max", "argmax"), "bool")
         case _, "int":
-            bits = 8 * itemsize(dtype)
-            least, greatest = (0, 2**bits - 1) if dtype == "u8" else (-(2 ** (bits - 1)),
-                                                                     2 ** (bits - 1) - 1)
-            return Const(least if reduce in ("max", "argmax") else greatest, dtype)
+            return Const(integers(dtype)[0 if reduce in ("max", "argmax") else -1], dtype)
     return Const(-math.inf if reduce in ("max", "argmax") else math.inf, dtype)
 
 

@@ -72,12 +72,12 @@ AB_INLINE float ab_round_bf16(float x) { return ab_from_bf16(ab_to_bf16(x)); }
     AB_INLINE int32_t ab_isnan_##N(T x) { (void)x; return 0; }                                      \
     AB_INLINE int32_t ab_isinf_##N(T x) { (void)x; return 0; }                                      \
     AB_INLINE T ab_mod_##N(T a, T b) {                                                              \
-        if (b == 0 || b == -1) return 0; /* what is least by -1 would trap */                       \
+        if (b == 0 || ((T)-1 < 0 && b == (T)-1)) return 0; /* what is least by -1 would trap */     \
         T r = (T)(a % b);                                                                           \
         return (T)(r != 0 && (r < 0) != (b < 0) ? r + b : r);                                       \
     }                                                                                               \
     AB_INLINE T ab_floordiv_##N(T a, T b) {                                                         \
-        if (b == 0 || b == -1) return (T)(b * a); /* wraps, where a division would trap */          \
+        if (b == 0 || ((T)-1 < 0 && b == (T)-1)) return (T)(b * a); /* wraps, and does not trap */  \
         return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0)));                                     \
     }                                                                                               \
     AB_INLINE T ab_shl_##N(T a, T b) {                                                              \
@@ -98,9 +98,18 @@ AB_FLOAT(float, f32, f)
 AB_FLOAT(double, f64, )
 AB_INTEGER(uint8_t, u8)
 AB_INTEGER(int8_t, i8)
+AB_INTEGER(uint16_t, u16)
 AB_INTEGER(int16_t, i16)
+AB_INTEGER(uint32_t, u32)
 AB_INTEGER(int32_t, i32)
+AB_INTEGER(uint64_t, u64)
 AB_INTEGER(int64_t, i64)
+
+/* Numbers below 0 wrap; what does not fit is 0, or what the processor makes of it. */
+AB_INLINE uint64_t ab_u64_of(double x) {
+    if (!(x >= 9223372036854775808.0)) return (uint64_t)(int64_t)x;
+    return x < 18446744073709551616.0 ? (uint64_t)x : 0;
+}
 
 AB_INLINE int32_t ab_max_bool(int32_t a, int32_t b) { return a | b; }
 AB_INLINE int32_t ab_min_bool(int32_t a, int32_t b) { return a & b; }
@@ -275,6 +284,9 @@ AB_INLINE uint64_t ab_key_i64(int64_t x) { return (uint64_t)x ^ UINT64_C(1) << 6
 AB_INLINE uint64_t ab_key_i32(int32_t x) { return ab_key_i64(x); }
 AB_INLINE uint64_t ab_key_i16(int16_t x) { return ab_key_i64(x); }
 AB_INLINE uint64_t ab_key_i8(int8_t x) { return ab_key_i64(x); }
+AB_INLINE uint64_t ab_key_u64(uint64_t x) { return x; }
+AB_INLINE uint64_t ab_key_u32(uint32_t x) { return x; }
+AB_INLINE uint64_t ab_key_u16(uint16_t x) { return x; }
 AB_INLINE uint64_t ab_key_u8(uint8_t x) { return x; }
 AB_INLINE uint64_t ab_key_bool(uint8_t x) { return x; }
 
@@ -339,5 +351,8 @@ AB_ORDER(int64_t, i64)
 AB_ORDER(int32_t, i32)
 AB_ORDER(int16_t, i16)
 AB_ORDER(int8_t, i8)
+AB_ORDER(uint64_t, u64)
+AB_ORDER(uint32_t, u32)
+AB_ORDER(uint16_t, u16)
 AB_ORDER(uint8_t, u8)
 AB_ORDER(uint8_t, bool)

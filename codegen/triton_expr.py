@@ -16,20 +16,20 @@ import numpy as np
 
 from anabranch.codegen.kernel import Ref, dtype_of
 from anabranch.ir.expr import Call, Cast, Const, Expr, Rand, transform
-from anabranch.ir.reference import convert
+from anabranch.ir.reference import NUMPY, convert
 from anabranch.ir.scalar import PRIMITIVES
 from anabranch.ir.types import category, is_float
 
 TYPES = {
-    "bool": "int1", "u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "bool": "int1", "u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "int16",
+    "u32": "uint32", "i32": "int32", "u64": "uint64", "i64": "int64",
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
 }  # fmt: skip
 SIGNATURES = {
-    "bool": "i1", "u8": "u8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
+    "bool": "i1", "u8": "u8", "i8": "i8", "u16": "u16", "i16": "i16",
+    "u32": "u32", "i32": "i32", "u64": "u64", "i64": "i64",
     "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64",
 }  # fmt: skip
-NUMPY = {"bool": np.bool_, "u8": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32,
-         "i64": np.int64, "f16": np.float16, "f32": np.float32, "f64": np.float64}
 
 COMPARE, OR, XOR, AND, SUM, PRODUCT, UNARY, ATOM = 5, 6, 7, 8, 10, 11, 12, 15
 INFIX = {

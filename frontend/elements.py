@@ -25,14 +25,22 @@ OF_BOOLS = {"add": "or", "mul": "and", "bitand": "and", "bitor": "or", "bitxor":
 _ORDER = ("bool", "int", "float")
 
 
-def promoted(elements: Sequence[Element]) -> tuple[str, int]:
+def promoted(elements: Sequence[Element], span: Span | None = None) -> tuple[str, int]:
     """The common dtype, and the level of the result."""
     by_level = ["", "", ""]
     for element in elements:
         held = by_level[element.level]
-        by_level[element.level] = promote(held, element.dtype) if held else element.dtype
+        by_level[element.level] = _common(held, element.dtype, span) if held else element.dtype
     dtype = _outweighs(by_level[FULL], _outweighs(by_level[SCALAR], by_level[WEAK]))
     return dtype, max(element.level for element in elements)
+
+
+def _common(a: str, b: str, span: Span | None) -> str:
+    found = promote(a, b)
+    if found is None:
+        raise fail(f"no integer dtype has the numbers of {a} and of {b}", span,
+                   help=f"cast one of them: {a}(...) or {b}(...)")
+    return found
 
 
 def _outweighs(higher: str, lower: str) -> str:
@@ -114,7 +122,7 @@ def apply(fn: str, elements: Sequence[Element], span: Span) -> Element:
         return _where(elements, span)
     if fn in LOGIC:
         return _logic(fn, elements, span)
-    dtype, level = promoted(elements)
+    dtype, level = promoted(elements, span)
     if fn in OF_INTEGERS and is_float(dtype):
         raise fail(f"the bits of integers are meant here, and this has dtype {dtype}", span)
     if dtype == "bool" and PRIMITIVES[fn].kind != "bool" and fn not in ("min", "max"):
@@ -167,7 +175,7 @@ def _where(elements: Sequence[Element], span: Span) -> Element:
     if condition.dtype != "bool":
         raise fail(f"the condition of 'where' has dtype {condition.dtype}, not bool", span,
                    help="compare it, as in x != 0")
-    dtype, level = promoted((yes, no))
+    dtype, level = promoted((yes, no), span)
     args = (condition.expr, convert(yes, dtype, span), convert(no, dtype, span))
     return Element(Call("where", args), dtype, max(level, condition.level))
 

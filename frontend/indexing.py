@@ -369,7 +369,8 @@ def _pack(value: s.Expr, frame: Frame) -> list[Expr]:
 def _pad(x: Tensor, node: s.Index, frame: Frame) -> Expr | None:
     for value in pads_of(node):
         pad = as_element(evaluate(value, frame), frame, value.span)
-        dtype, _ = elements.promoted([Element(Const(0, x.dtype), x.dtype, FULL), pad])
+        dtype, _ = elements.promoted([Element(Const(0, x.dtype), x.dtype, FULL), pad],
+                                     value.span)
         if dtype != x.dtype:
             raise fail(f"the pad has dtype {pad.dtype}, and the tensor {x.dtype}",
                        value.span, help=f"cast it: {x.dtype}(...)")

@@ -127,7 +127,7 @@ def concat(parts: Sequence[Tensor], axis_: object, builder: Builder, span: Span)
             if d != at
         ):
             raise fail(f"{parts[0].type} and {part.type} differ off axis {at}", span)
-    dtype, _ = elements.promoted([part.element for part in parts])
+    dtype, _ = elements.promoted([part.element for part in parts], span)
     shape = list(parts[0].shape)
     shape[at] = sum(part.shape[at] for part in parts)
     place = axes(len(shape))

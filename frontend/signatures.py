@@ -162,7 +162,7 @@ def alike(
         typed = [e for name in names if (e := _element(found[name].value)) is not None]
         if head == "Int" or not typed:
             continue
-        dtype, _ = elements.promoted(typed)
+        dtype, _ = elements.promoted(typed, found[names[0]].span)
         if head == "Float" and not is_float(dtype):
             dtype = "f32"
         binding.dtypes[head] = dtype

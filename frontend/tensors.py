@@ -226,10 +226,10 @@ def read_over(x: Tensor, names: Sequence[str]) -> Element:
 
 def summable(kind: str, element: Element, *, widened: bool = True) -> Element:
     """The body of a reduction: sums of bools are i64 and, unless the statement says what is summed
-    (`widened` is false), those of small integers too, as in PyTorch."""
+    (`widened` is false), those of small integers too, as in PyTorch. Those of u64 are u64."""
     if kind in ("any", "all") and element.dtype != "bool":
         return elements.apply("ne", [element, weak(0)], _NOWHERE)
-    small = element.dtype == "bool" or (widened and element.dtype != "i64")
+    small = element.dtype == "bool" or (widened and element.dtype not in ("i64", "u64"))
     if kind in ("sum", "prod") and not is_float(element.dtype) and small:
         return elements.cast("i64", element)
     return element

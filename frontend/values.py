@@ -16,7 +16,7 @@ from anabranch.ir.core import Value
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Const, Expr, Read, Var
 from anabranch.ir.sbp import Layout
-from anabranch.ir.types import TensorType, tensor
+from anabranch.ir.types import TensorType, integers, tensor
 
 WEAK, SCALAR, FULL = range(3)  # of literals and index values; of 0-d tensors; of the others
 
@@ -258,9 +258,11 @@ def weak(value: bool | int | float, span: Span | None = None) -> Element:
     """A literal: its dtype gives way to that of any tensor."""
     if isinstance(value, bool):
         return Element(Const(value, "bool"), "bool", WEAK)
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    if isinstance(value, float):
+        return Element(Const(value, "f32"), "f32", WEAK)
+    dtype = next((d for d in ("i64", "u64") if value in integers(d)), None)
+    if dtype is None:
         raise fail("this integer is too large: no dtype holds it", span)
-    dtype = "i64" if isinstance(value, int) else "f32"
     return Element(Const(value, dtype), dtype, WEAK)
 
 

@@ -18,7 +18,7 @@ from anabranch.ir.ops import region_of
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import TensorType, is_float, itemsize
 
-TYPES = {"bool": "i1", "u8": "ui8"}  # the others have MLIR's names
+TYPES = {"bool": "i1", "u8": "ui8", "u16": "ui16", "u32": "ui32", "u64": "ui64"}  # MLIR's names
 EXPONENT_BITS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
 
 Numbers = dict[Value, str]

@@ -21,7 +21,7 @@ from anabranch.ir.core import Block, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc
 from anabranch.ir.expr import Expr, Read, Var
 from anabranch.ir.sbp import Layout
-from anabranch.ir.types import TensorType, category, itemsize, tensor
+from anabranch.ir.types import TensorType, category, integers, tensor
 
 REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin")
 
@@ -37,8 +37,7 @@ def identity(reduce: str, dtype: str) -> float | int | bool:
         case "bool":
             return not lowest
         case "int":
-            bits = 8 * itemsize(dtype) - (dtype != "u8")
-            return (0 if dtype == "u8" else -(2**bits)) if lowest else 2**bits - 1
+            return integers(dtype)[0 if lowest else -1]
     return -math.inf if lowest else math.inf
 
 

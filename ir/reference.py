@@ -55,8 +55,9 @@ Active = Array | None  # None: every element is chosen
 PIECE = 1 << 25  # elements of one broadcast, 256 MB in f64
 
 NUMPY = {
-    "bool": np.bool_, "u8": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32,
-    "i64": np.int64, "f16": np.float16, "bf16": np.float32, "f32": np.float32, "f64": np.float64,
+    "bool": np.bool_, "u8": np.uint8, "i8": np.int8, "u16": np.uint16, "i16": np.int16,
+    "u32": np.uint32, "i32": np.int32, "u64": np.uint64, "i64": np.int64,
+    "f16": np.float16, "bf16": np.float32, "f32": np.float32, "f64": np.float64,
 }
 
 

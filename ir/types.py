@@ -14,8 +14,11 @@ DTYPES: dict[str, tuple[str, int]] = {
     "bool": ("bool", 1),
     "u8": ("int", 1),
     "i8": ("int", 1),
+    "u16": ("int", 2),
     "i16": ("int", 2),
+    "u32": ("int", 4),
     "i32": ("int", 4),
+    "u64": ("int", 8),
     "i64": ("int", 8),
     "f16": ("float", 2),
     "bf16": ("float", 2),
@@ -45,12 +48,20 @@ def is_float(dtype: str) -> bool:
 def integers(dtype: str) -> range:
     """The numbers of an integer dtype."""
     bits = 8 * itemsize(dtype)
-    return range(2**bits) if dtype == "u8" else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
+    return range(2**bits) if dtype[0] == "u" else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
 
 
 @functools.cache
-def promote(a: str, b: str) -> str:
-    """The common dtype of two tensors, as PyTorch has it."""
+def includes(wide: str, narrow: str) -> bool:
+    """Whether an integer dtype has all the numbers of another."""
+    here, there = integers(wide), integers(narrow)
+    return here[0] <= there[0] and there[-1] <= here[-1]
+
+
+@functools.cache
+def promote(a: str, b: str) -> str | None:
+    """The common dtype of two tensors, as PyTorch has it: of two integers, the narrowest with the
+    numbers of both. u64 has none with integers below 0; a float would lose their last digits."""
     if a == b:
         return a
     order = ("bool", "int", "float")
@@ -58,8 +69,9 @@ def promote(a: str, b: str) -> str:
         return max(a, b, key=lambda d: order.index(category(d)))
     if {a, b} == {"f16", "bf16"}:
         return "f32"
-    if "u8" in (a, b) and itemsize(a) == itemsize(b):
-        return "i16"  # u8 with i8
+    if category(a) == "int":
+        return next((d for d in DTYPES if category(d) == "int"
+                     and includes(d, a) and includes(d, b)), None)
     return max(a, b, key=itemsize)
 
 

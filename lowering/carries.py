@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from anabranch.ir.expr import Call, Cast, Const, Expr, Read, Var, reads
 from anabranch.ir.sbp import PARTIAL_OPS
 from anabranch.ir.scalar import dtype_of
-from anabranch.ir.types import category, is_float, itemsize
+from anabranch.ir.types import category, includes, is_float, itemsize
 
 MOST_SETS = 32  # per expression; a longer sum of products keeps the first ones
 
@@ -168,8 +168,7 @@ class _Rule:
             return both and itemsize(target) <= itemsize(source)
         if is_float(target) or source == "bool":
             return True
-        wider = itemsize(target) > itemsize(source) and target != "u8"
-        return category(source) == category(target) == "int" and wider
+        return category(source) == category(target) == "int" and includes(target, source)
 
     def _join(self, a: str, b: str) -> str:
         """One of two branches is taken, the same one on every rank."""

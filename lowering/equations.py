@@ -29,8 +29,9 @@ from anabranch.ir.expr import (
     transform,
 )
 from anabranch.ir.index import Affine, affine, decide, expression, interval
+from anabranch.ir.reference import held
 from anabranch.ir.scalar import PRIMITIVES, dtype_of
-from anabranch.ir.types import category, is_float, itemsize
+from anabranch.ir.types import category, includes, integers, is_float, itemsize
 
 EQUATIONS = (
     ("x + 0", "x"),
@@ -237,13 +238,10 @@ def _folded(node: Call, scope: Scope) -> Expr:
     dtype = dtype_of(node, scope.dtypes)
     values = [a.value for a in node.args if isinstance(a, Const)]
     source = dtype_of(node.args[0], scope.dtypes)
-    kind = np.float64 if is_float(source) else {"bool": np.bool_}.get(source, np.int64)
+    kind = np.float64 if is_float(source) else held(source)
     with np.errstate(all="ignore"):
         result = PRIMITIVES[node.fn].evaluate(*(np.asarray(v, kind) for v in values))
         return literal(result, dtype)
-
-
-WRAPS = {"u8": "u1", "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8"}
 
 
 def literal(value: object, dtype: str) -> Const:
@@ -252,7 +250,7 @@ def literal(value: object, dtype: str) -> Const:
         case "bool":
             return Const(bool(value), dtype)
         case "int":
-            return Const(int(np.asarray(value).astype(WRAPS[dtype])), dtype)
+            return Const(int(np.asarray(value).astype(held(dtype))), dtype)
     return Const(float(np.asarray(value).astype("f8" if dtype == "f64" else "f4")), dtype)
 
 
@@ -330,7 +328,6 @@ def lossless(source: str, target: str) -> bool:
         return True
     if is_float(source):
         return is_float(target) and itemsize(target) > itemsize(source)
-    bits = 8 * itemsize(source) - (source != "u8")
     if is_float(target):
-        return MANTISSA[target] >= bits
-    return target not in ("bool", "u8") and itemsize(target) > itemsize(source)
+        return integers(source)[-1] <= 1 << MANTISSA[target]
+    return target != "bool" and includes(target, source)

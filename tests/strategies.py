@@ -474,7 +474,7 @@ class _Expressions:
         if dtype == "bool":
             return Const(self.some((True, False)), dtype)
         if category(dtype) == "int":
-            return Const(self.some((0, 1, 2, 3, 127) if dtype == "u8" else (0, 1, -1, 3)), dtype)
+            return Const(self.some((0, 1, 2, 3, 127) if dtype[0] == "u" else (0, 1, -1, 3)), dtype)
         return Const(self.some((0.0, 1.0, -2.5, 1e-05, 1e16, 3, math.inf, -math.inf, math.nan)),
                      dtype)
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from anabranch.ir.types import DTYPES
+
 Adapter = Callable[..., str]
 
 _adapters: dict[str, Adapter] = {}
@@ -136,7 +138,7 @@ def dtype_name(dtype: Any) -> str:
     letters = text.rstrip("0123456789")
     name = {"float": "f", "int": "i", "uint": "u", "bfloat": "bf"}.get(letters, letters)
     name += text[len(letters):]
-    if name not in ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"):
+    if name not in DTYPES:
         raise Unsupported(f"there is no dtype {text}")
     return name
 

@@ -98,7 +98,7 @@ def _one_hot(ids: Operand, depth: Operand, values: Operand, *, axis: int = -1) -
     count, at = int(depth.value.reshape(-1)[0]), axis % (ids.ndim + 1)
     order = [d for d in range(ids.ndim)]
     order.insert(at, ids.ndim)
-    whole = f"{ids}" if ids.dtype in ("i64", "i32", "i16", "i8", "u8") else f"i64({ids})"
+    whole = f"{ids}" if ids.dtype[0] in "iu" else f"i64({ids})"
     inside = f"where({whole} < 0, {whole} + {count}, {whole})"
     return (f"hot = transpose(one_hot({inside}, {count}), {order})\n"
             f"return where(hot == 1, {values}[1], {values}[0])")

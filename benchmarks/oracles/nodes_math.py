@@ -37,7 +37,7 @@ def _div(x: Operand, y: Operand) -> str:
     if x.is_float:
         return f"{x} / {y}"
     negative = f"({x} < 0) != ({y} < 0)"  # a quotient of integers goes towards 0
-    return f"where({negative}, 0 - (0 - {x}) // {y}, {x} // {y})" if x.dtype != "u8" else (
+    return f"where({negative}, 0 - (0 - {x}) // {y}, {x} // {y})" if x.dtype[0] != "u" else (
         f"{x} // {y}")
 
 
@@ -137,8 +137,8 @@ def _prelu(x: Operand, slope: Operand) -> str:
 
 @node("Cast")
 def _cast(x: Operand, *, to: int, saturate: int = 1, round_mode: str = "up") -> str:
-    names = {1: "f32", 2: "u8", 3: "i8", 5: "i16", 6: "i32", 7: "i64", 9: "bool", 10: "f16",
-             11: "f64", 16: "bf16"}
+    names = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 9: "bool",
+             10: "f16", 11: "f64", 12: "u32", 13: "u64", 16: "bf16"}
     if to not in names:
         raise Unsupported("there is no such dtype")
     return f"{names[to]}({x})"

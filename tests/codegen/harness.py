@@ -17,7 +17,8 @@ from anabranch.runtime.native import HEADER, LAUNCH, STATUS, address, load, load
 Array = np.ndarray[Any, Any]
 
 MEMORY = {
-    "bool": np.uint8, "u8": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32,
+    "bool": np.uint8, "u8": np.uint8, "i8": np.int8, "u16": np.uint16, "i16": np.int16,
+    "u32": np.uint32, "i32": np.int32, "u64": np.uint64,
     "i64": np.int64, "f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64,
 }  # fmt: skip
 CANARY = 64  # bytes around every buffer

@@ -123,19 +123,21 @@ void {name}_pairs(const {kind} *a, const {kind} *b, {kind} *y, int64_t n) {{
 """
 
 
-@pytest.mark.parametrize("bits", [8, 32, 64])
+@pytest.mark.parametrize("kind", ["int8", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize(("name", "function"), [("floordiv", np.floor_divide), ("mod", np.mod)])
 def test_integer_division_rounds_down_and_never_traps(
-    name: str, function: np.ufunc, bits: int
+    name: str, function: np.ufunc, kind: str
 ) -> None:
     """The least number by -1 is no number; the processor would end the process."""
     toolchain = find_toolchain()
     assert toolchain is not None
-    full, dtype = f"{name}_i{bits}", np.dtype(f"int{bits}")
-    loop = PAIRS.format(name=full, kind=f"int{bits}_t")
+    dtype = np.dtype(kind)
+    full = f"{name}_{dtype.kind}{8 * dtype.itemsize}"
+    loop = PAIRS.format(name=full, kind=f"{kind}_t")
     (path,) = build(toolchain, f"{HEADER}\n{PRELUDE}", [loop])
-    least = -(2 ** (bits - 1))
-    numbers = np.array([least, least + 1, -7, -1, 0, 1, 7, -(least + 1)], dtype)
+    least, greatest = (int(n) for n in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    numbers = np.array([least, least + 1, greatest // 2, 0, 1, 7, greatest - 1, greatest], dtype)
+    numbers = np.concatenate([numbers, np.array([-7, -1], np.int64).astype(dtype)])
     a, b = (np.ascontiguousarray(x.ravel()) for x in np.meshgrid(numbers, numbers))
     got = np.empty_like(a)
     pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, got)]
@@ -144,7 +146,7 @@ def test_integer_division_rounds_down_and_never_traps(
         np.testing.assert_array_equal(got, function(a, b))
 
 
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("name", ["shl", "shr", "pow"])
 def test_bits_and_powers_of_integers_are_those_of_the_reference(name: str, kind: str) -> None:
     """Shifts by more than the width, and by less than 0; negative powers."""

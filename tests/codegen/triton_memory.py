@@ -27,7 +27,8 @@ Tensor = Any  # of torch, which is imported when there is something to run
 Launch = Callable[[Module, LaunchSpec, Sequence[Any]], None]
 
 TORCH = {
-    "bool": "bool", "u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "bool": "bool", "u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "int16",
+    "u32": "uint32", "i32": "int32", "u64": "uint64", "i64": "int64",
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
 }  # fmt: skip
 TOLERANCE = {"f16": 2e-3, "bf16": 2e-2, "f32": 3e-5, "f64": 1e-10}

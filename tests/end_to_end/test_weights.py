@@ -117,6 +117,20 @@ def test_floats_are_converted_if_that_is_said_and_nothing_else_is(tmp_path: Path
         ab.load_weights(path, dtype="i64")
 
 
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "pt", "onnx"])
+def test_integers_without_sign_are_read_to_the_last_bit(kind: str, tmp_path: Path) -> None:
+    whole = {name: torch.tensor([0, 2**int(name[1:]) - 1], dtype=dtype) for name, dtype in
+             [("u16", torch.uint16), ("u32", torch.uint32), ("u64", torch.uint64)]}
+    path = tmp_path / f"w.{kind}"
+    if kind == "npz":
+        np.savez(path, **{name: t.numpy() for name, t in whole.items()})
+    elif kind == "onnx":
+        path.write_bytes(as_onnx(whole).SerializeToString())
+    else:
+        (save_file if kind == "safetensors" else torch.save)(whole, path)
+    assert_same(ab.load_weights(path), whole)
+
+
 def test_nested_tensors_of_torch_are_named_by_their_path(tmp_path: Path) -> None:
     layer = torch.nn.Linear(3, 2)
     optimizer = torch.optim.Adam(layer.parameters())

@@ -61,7 +61,7 @@ def check(case: Case, mesh: str) -> None:
     for got, want in zip(results, expected, strict=True):
         wanted = np.asarray(want)
         assert np.shape(got) == wanted.shape
-        if np.asarray(got).dtype.kind in "bi":
+        if np.asarray(got).dtype.kind in "biu":
             np.testing.assert_array_equal(got, wanted)
         else:
             np.testing.assert_allclose(

@@ -110,6 +110,49 @@ def test_a_mean_gradient_of_halves_does_not_overflow_on_the_way(mesh: str, micro
         assert session.state_dict()["w"] == np.float16(1 - 40000)
 
 
+UNSIGNED = """
+def f(x: {0}[8] @ {{a: S(0)}}, y: {0}[8] @ {{a: S(0)}}, z: f64[6]):
+    arithmetic = stack([x + y, x - y, x * y, x // y, x % y, x ** 3, 0 - x, max(x, y), min(x, y)])
+    bits = stack([bitwise_and(x, y), bitwise_xor(x, y), bitwise_not(x),
+                  bitwise_left_shift(x, y), bitwise_right_shift(x, y)])
+    compared = stack([x == y, x < y, x >= y, x > {1}, x != 0])
+    whole = stack([max(x), min(x), {0}(prod(x[1:4])), {0}(sum(x)), x[argmax(x)]])
+    return arithmetic, bits, compared, whole, f64(x), i32(x), {0}(z), sort(x)[0]
+"""
+
+
+def by_numpy(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What the program above gives, by NumPy."""
+    kind, far = x.dtype.type, y >= 8 * x.dtype.itemsize
+    shift = np.where(far, 0, y).astype(kind)
+    with np.errstate(all="ignore"):
+        return (
+            np.stack([x + y, x - y, x * y, x // y, x % y, x * x * x, 0 - x, np.maximum(x, y),
+                      np.minimum(x, y)]),
+            np.stack([x & y, x ^ y, ~x, np.where(far, 0, x << shift).astype(kind),
+                      np.where(far, 0, x >> shift).astype(kind)]),
+            np.stack([x == y, x < y, x >= y, x > np.iinfo(kind).max - 1, x != 0]),
+            np.stack([x.max(), x.min(), x[1:4].prod(dtype=kind), x.sum(dtype=kind), x.max()]),
+            x.astype("f8"), x.astype("i4"), z.astype(kind), np.sort(x))
+
+
+@pytest.mark.parametrize("mesh", ["", "a=2"])
+@pytest.mark.parametrize("dtype", ["u16", "u32", "u64"])
+def test_integers_without_sign_wrap_and_compare_as_numpys(dtype: str, mesh: str) -> None:
+    kind = np.dtype(f"u{int(dtype[1:]) // 8}")
+    top = int(np.iinfo(kind).max)
+    arrays = {"x": np.array([0, 1, 7, top // 2, top // 2 + 1, top - 6, top - 1, top], kind),
+              "y": np.array([1, top, 3, 2, top // 2, 15, top - 1, 9], kind),
+              "z": np.array([0.0, 1.9, -1.0, 3e4, -7.5, top / 2])}
+    check(Case(dtype, UNSIGNED.format(dtype, top - 1), by_numpy(**arrays), arrays), mesh)
+
+
+def test_u64_has_no_common_dtype_with_what_is_below_zero() -> None:
+    with pytest.raises(ab.UserError, match="no integer dtype has the numbers of u64 and of i8"):
+        run("def f(x: u64[2], y: i8[2]):\n    return x + y\n",
+            {"x": np.ones(2, "u8"), "y": np.ones(2, "i1")})
+
+
 NORMED = "def f(x: f32[1, 16] @ {a: S(1)}, w: f32[16], b: f32[16]):\n" \
          "    return layer_norm(x, w, b)[0, 0]\n"
 

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.ir.diagnostics import UserError
+from anabranch.ir.reference import held
+from anabranch.ir.types import DTYPES, category, promote
 from tests.frontend.running import call, program
 
 rng = np.random.default_rng(3)
@@ -157,6 +159,17 @@ def test_reductions_of_other_dtypes(kind, dtype):
     if kind in ("any", "all"):
         expected = expected.to(torch.bool)
     same(evaluated(f"{kind}(x, axis=1)", x=x.numpy()), expected)
+
+
+INTEGERS = [name for name in DTYPES if category(name) == "int"]
+
+
+@pytest.mark.parametrize("a", INTEGERS)
+@pytest.mark.parametrize("b", INTEGERS)
+def test_integers_of_two_dtypes_meet_in_the_narrowest_that_has_both(a, b):
+    """As in NumPy; where that has only a float left, there is none."""
+    common = np.promote_types(held(a), held(b))
+    assert promote(a, b) == (None if common.kind == "f" else f"{common.kind}{8 * common.itemsize}")
 
 
 OPERATORS = ["+", "-", "*", "/", "//", "%", "==", "<"]

@@ -91,7 +91,7 @@ def examples(ranks: int) -> list[list[Transfer]]:
         found.append(_all("all_gather", dtype, uneven))
         found.append(_all("all_gather", dtype, [0] * ranks))
         found.append(_all_to_all(dtype, ranks))
-    for dtype in ("f64", "f32", "f16", "bf16", "i64", "i32", "u8", "bool"):
+    for dtype in ("f64", "f32", "f16", "bf16", "i64", "i32", "u64", "u32", "u16", "u8", "bool"):
         reductions = ("max", "min") if dtype == "bool" else ("sum", "prod", "max", "min")
         for reduce in reductions:
             found.append(_all("reduce_scatter", dtype, uneven, reduce))
