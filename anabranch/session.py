@@ -151,8 +151,7 @@ class Session:
     def resume(self, path: str | PathLike[str]) -> None:
         """Go on where a checkpoint was saved. (Its seed must have been this session's for the
         same draws.)"""
-        states, progress = checkpoint.load(self.plan, str(path))
-        self._running.load_states(states)
+        progress = checkpoint.restore(self._running, str(path))
         self.steps, self._unset = progress.step, set()
 
     # ---- the rest

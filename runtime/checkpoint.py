@@ -81,9 +81,33 @@ def _flush(path: str) -> None:
         os.fsync(file.fileno())
 
 
+def restore(session: Session, path: str | Path) -> Progress:
+    """Set all states. Every process of a world calls it and reads for itself; what one of them
+    cannot read none goes on from. Raises `CheckpointError` on all."""
+    problem, states, facts = "", dict[str, Array](), dict[str, str]()
+    try:
+        states, facts = _read(session.plan, path, more=False)
+    except CheckpointError as error:
+        problem = str(error)
+    problems, others = zip(*session.exchange((problem, facts)), strict=True)
+    if any(problems):
+        first = next(number for number, each in enumerate(problems) if each)
+        raise CheckpointError(problem or f"process {first} cannot go on: {problems[first]}")
+    if any(each != facts for each in others):
+        raise CheckpointError(f"{path} is not the same checkpoint for all processes")
+    session.load_states(states)
+    return _progress(facts)
+
+
 def load(plan: Plan, path: str | Path, *, more: bool = False) -> tuple[dict[str, Array], Progress]:
     """The states for a plan, checked, and where to go on. With `more`, the file may have states
     that the plan lacks (an optimizer's, where nothing is trained). Raises `CheckpointError`."""
+    states, facts = _read(plan, path, more=more)
+    return states, _progress(facts)
+
+
+def _read(plan: Plan, path: str | Path, *, more: bool) -> tuple[dict[str, Array], dict[str, str]]:
+    """The states, checked, and what the file says about its run."""
     wanted = {s.name: plan.values[s.value] for s in plan.states}
     with _opened(path) as file:
         names = [n for n in file.keys() if n in wanted or not more]  # noqa: SIM118
@@ -96,7 +120,7 @@ def load(plan: Plan, path: str | Path, *, more: bool = False) -> tuple[dict[str,
     damaged = [n for n, array in arrays.items() if zlib.crc32(array.data) != checksums.get(n)]
     if damaged:
         raise CheckpointError(f"{path} is damaged:\n{listed(damaged)}")
-    return arrays, _progress(facts)
+    return arrays, facts
 
 
 def read_progress(path: str | Path) -> Progress:

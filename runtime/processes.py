@@ -30,6 +30,7 @@ from anabranch.ir.plan import Comm, Plan, Transfer
 from anabranch.runtime.arrays import STORAGE, Array, Bytes
 from anabranch.runtime.errors import RunError
 from anabranch.runtime.failure import Failure
+from anabranch.runtime.outline import difference, outline
 from anabranch.runtime.transport import (
     REDUCING,
     SMALL_BYTES,
@@ -72,7 +73,8 @@ class ProcessWorld:
     def connect(self, plan: Plan, failure: Failure) -> ProcessTransport:
         digests = self.exchange(plan.digest())
         if len(set(digests)) > 1:
-            raise RunError(f"the processes have different plans: {digests}")
+            what = difference(self.exchange(outline(plan)))
+            raise RunError(f"the processes were given different programs: {what}")
         groups = [self._group(comm) for comm in plan.comms]
         self._connections += 1
         watch = self._connection = _Watch(self, self._connections, failure, groups)

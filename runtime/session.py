@@ -157,6 +157,10 @@ class Session:
         """The number of this process among those that run the plan."""
         return self._world.process
 
+    def exchange(self, item: Any) -> list[Any]:
+        """What every process gives, in order; all of them call it."""
+        return self._world.exchange(item)
+
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that run in this process."""
@@ -281,10 +285,10 @@ class _Run:
 
     def _give_up(self, error: Exception) -> None:
         """After an error of the user's own code: what process 0 granted can still be finished,
-        but another process that stops by itself fails the run."""
+        but another process that stops by itself fails the run, under its own name there."""
         self._stop_early()
         if self._session._world.process != 0 and self._target > 1:
-            self._session._failure.abort(RunError(f"another process stopped: {error}"))
+            self._session._failure.abort(RunError(f"{type(error).__name__}: {error}"))
 
     def _grant_ahead(self) -> None:
         while self._granted < min(self._target, self._delivered + WINDOW):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from anabranch.ir.plan import Plan
+from anabranch.runtime.errors import RunError
 from anabranch.runtime.failure import Failure
 from anabranch.runtime.processes import ProcessWorld
 from anabranch.runtime.transport import ThreadTransport, Transport
@@ -42,6 +43,28 @@ class World(Protocol):
     def grant(self, run: int, steps: int, last: bool) -> int:
         """How many steps of a run may begin: process 0 says so, and the others follow. `last`:
         it will not be more."""
+
+
+class FailedElsewhere(RunError):
+    """Another process could not do its part, and says so itself."""
+
+
+def together(world: World, make: Callable[[], T]) -> T:
+    """What each process makes for itself, if all of them can. Else the first that cannot raises
+    its error and the others one that quotes it: a mistake of one ends the job, and is told once."""
+    made: list[T] = []
+    error: Exception | None = None
+    try:
+        made.append(make())
+    except Exception as mistake:
+        error = mistake
+    told = world.exchange("" if error is None else f"{type(error).__name__}: {error}")
+    first = next((number for number, text in enumerate(told) if text), None)
+    if first is None:
+        return made[0]
+    if error is not None and first == world.process:
+        raise error
+    raise FailedElsewhere(f"process {first} failed: {told[first]}") from error
 
 
 class ThreadWorld:

@@ -33,15 +33,14 @@ from anabranch.cli.options import (
 from anabranch.driver import Options, compile_training
 from anabranch.frontend import values
 from anabranch.frontend.program import Program, Training, load
-from anabranch.ir.diagnostics import UserError, fail
+from anabranch.ir.diagnostics import fail
 from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint
 from anabranch.runtime.arrays import Array
 from anabranch.runtime.checkpoint import Progress, listed
 from anabranch.runtime.data import Reader, make_reader
-from anabranch.runtime.errors import FeedError, WeightError
 from anabranch.runtime.session import Session
-from anabranch.runtime.world import World, world_of_environment
+from anabranch.runtime.world import FailedElsewhere, World, together, world_of_environment
 from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train
 from anabranch.weights import Fit, load_weights
 
@@ -80,20 +79,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    began = time.perf_counter()
     signal.signal(signal.SIGTERM, _interrupt)
-    world = world_of_environment()
     try:
-        job = prepare(args, world)
-        start = _start(args)
-    except (FeedError, UserError, WeightError):
-        if world.process:  # all processes find the same mistake; the first one tells
-            return 1
-        raise
+        return _run(args, world_of_environment())
+    except FailedElsewhere:
+        return 1
+
+
+def _run(args: argparse.Namespace, world: World) -> int:
+    began = time.perf_counter()
+    job, start = together(world, lambda: (prepare(args, world), _start(args)))
     make = _compiled_now if args.time_passes else _cached
     plan = world.first(lambda: make(job))
     with Session(plan, world=world, seed=job.seed, trace=args.trace) as session:
-        _set_states(session, args.resume, args.init, start)
+        together(world, lambda: _set_states(session, args.resume, args.init, start))
         seconds = time.perf_counter() - began
         if world.process == 0:
             _say(f"ready after {seconds:.1f} s, {_memory(session)}")
@@ -225,8 +224,7 @@ def _set_states(
     session: Session, resume: str | None, init: str | None, start: dict[str, Array]
 ) -> None:
     if resume is not None:
-        states, _ = checkpoint.load(session.plan, resume)
-        session.load_states(states)
+        checkpoint.restore(session, resume)
         return
     session.run("init", 1)
     fit = Fit.of(session.plan, start)

@@ -59,3 +59,29 @@ def test_a_mistake_is_told_once(workplace: Path, corpus: Path) -> None:
     done = torchrun(2, workplace, str(TINY), "--data", str(corpus), "--mesh", "data=3")
     assert done.returncode != 0
     assert done.stderr.count("the mesh data=3 has 3 ranks, and there are 2 processes") == 1
+
+
+def test_what_one_process_cannot_read_it_tells_and_all_end(
+    workplace: Path, corpus: Path
+) -> None:
+    """Each on a machine of its own, with its own files; the others neither go on nor hang."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "anabranch", "train", str(TINY), "--data", "here/corpus.txt",
+               "--mesh", "data=2", "--steps", "4"]
+    started = []
+    for rank in range(2):
+        folder = workplace / str(rank) / "here"
+        folder.mkdir(parents=True)
+        if rank == 0:
+            (folder / "corpus.txt").write_bytes(corpus.read_bytes())
+        job = {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank),
+               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(ROOT)}
+        started.append(subprocess.Popen(command, cwd=folder.parent, env=os.environ | job,
+                                        text=True, stderr=subprocess.PIPE))
+    told = [process.communicate(timeout=60)[1] for process in started]
+    assert [process.returncode for process in started] == [1, 1]
+    assert "error" not in told[0]
+    assert "here/corpus.txt is neither a file nor a folder" in told[1]
+    assert "Traceback" not in told[1]

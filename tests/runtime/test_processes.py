@@ -32,16 +32,17 @@ def free_port() -> int:
 Ended = list[subprocess.CompletedProcess[str]]
 
 
-def run_pair(what: str, folder: Path) -> Ended:
-    """Both processes, as torchrun would start them."""
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+def run_pair(what: str, folder: Path, ranks: int = 2) -> Ended:
+    """Both processes, or more, as torchrun would start them."""
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+              "MASTER_PORT": str(free_port())}
     command = [sys.executable, "-m", "tests.runtime.worker", what, str(folder)]
     started = [
         subprocess.Popen(
             command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
-        for rank in range(2)
+        for rank in range(ranks)
     ]  # fmt: skip
     ended = []
     for process in started:
@@ -119,3 +120,52 @@ def test_a_killed_process_ends_the_other_with_an_error(tmp_path: Path) -> None:
     assert (alive.returncode, dead.returncode) == (0, 9), alive.stderr
     message = found(tmp_path, 0)
     assert "gone" in message or "cannot meet" in message or "silent" in message
+
+
+START_SECONDS = 30  # for four interpreters with torch on a busy machine
+
+
+def test_a_mistake_in_the_reader_of_one_rank_ends_all_with_its_name_and_words(
+    tmp_path: Path,
+) -> None:
+    """Nobody handles it: every process fails soon, and only its own shows the line of the user."""
+    begin = time.monotonic()
+    ended = run_pair("raising", tmp_path, ranks=4)
+    assert time.monotonic() - begin < 30 + START_SECONDS
+    for rank, process in enumerate(ended):
+        assert process.returncode == 1, process.stderr
+        assert process.stderr.count('raise ValueError("boom")') == (rank == 2)
+        assert rank == 2 or "process 2 failed: ValueError: boom" in process.stderr
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What both processes say of programs and checkpoints that are not the same for both."""
+    folder = tmp_path_factory.mktemp("refused")
+    for process in run_pair("refused", folder):
+        assert process.returncode == 0, process.stderr
+    return [found(folder, rank) for rank in range(2)]
+
+
+def test_processes_that_were_given_different_programs_say_where_they_differ(
+    refused: list[Any],
+) -> None:
+    """Other parameters, other sizes, another call: on both, at once, with the first of them."""
+    messages, others = (rank["different"] for rank in refused)
+    assert messages == others
+    assert all("the processes were given different programs" in each for each in messages)
+    for message, words in zip(messages, (
+        ["process 1 has the parameter extra, f32[3] @ B"],
+        ["the parameter w, f32[3] @ B", "where process 1 has the parameter w, f32[4] @ B"],
+        ["on rank 0 in train, net.ab:7 loss"],
+    ), strict=True):
+        assert all(each in message for each in words), message
+
+
+def test_a_checkpoint_that_one_process_cannot_read_is_refused_by_all(refused: list[Any]) -> None:
+    """With the name of the file; and so is one that is not the same for all."""
+    for rank in range(2):
+        garbled, another = refused[rank]["unreadable"]
+        assert "checkpoint.safetensors is not a checkpoint" in garbled
+        assert ("process 1 cannot go on" in garbled) == (rank == 0)
+        assert f"{rank}.safetensors is not the same checkpoint for all processes" in another

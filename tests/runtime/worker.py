@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+import anabranch as ab
+from anabranch.runtime.checkpoint import CheckpointError
+from anabranch.runtime.errors import RunError
 from anabranch.runtime.processes import ProcessWorld
 from anabranch.runtime.session import Session
 from tests.runtime.collectives import channel, examples, inputs, transfer_plan
@@ -98,6 +101,72 @@ def killed(world: ProcessWorld) -> Any:
         except Exception as error:
             return str(error)
     return "no error"
+
+
+def raising(world: ProcessWorld) -> Any:
+    """The reader of rank 2 has a mistake that shows in step 3."""
+
+    def feed(step: int) -> Any:
+        if step == 3 and world.process == 2:
+            raise ValueError("boom")
+        return {"x": np.zeros((4, WIDTH))}
+
+    with Session(counter(4), world=world) as session:
+        session.run("train", 1000, feed)
+
+
+NET = """
+model Net():
+    w: f32[{size}] = ones()
+    {more}
+
+    def loss(x: f32[B, {size}] @ {{data: S(0)}}) -> f32[]:
+        return mean({body})
+
+train Net():
+    steps     = 1
+    data      = arrays(batch=4)
+    optimizer = sgd(lr=1.0)
+"""
+
+
+def different(world: ProcessWorld) -> Any:
+    """Sessions of programs that differ on rank 1."""
+    usual = {"size": "3", "more": "", "body": "x @ w"}
+    changes = [{"more": "extra: f32[3] = ones()", "body": "x @ w + x @ extra"}, {"size": "4"},
+               {"body": "exp(x @ w)"}]
+    messages = []
+    for change in changes:
+        text = NET.format(**(usual | change if world.process else usual))
+        plan = ab.compile(ab.loads(text, "net.ab").train, mesh=ab.Mesh(data=2))
+        try:
+            Session(plan, world=world)
+        except RunError as error:
+            messages.append(str(error))
+    return messages
+
+
+def unreadable(world: ProcessWorld) -> Any:
+    """A checkpoint that rank 1 alone cannot read, or that is another one there."""
+    plan = ab.compile(ab.loads(NET.format(size="3", more="", body="x @ w")).train,
+                      mesh=ab.Mesh(data=2))
+    path = Path(sys.argv[2], "checkpoint.safetensors")
+    messages = []
+    with ab.Session(plan) as session:
+        for steps in range(2):
+            session.save(path.with_name(f"{steps}.safetensors"))
+            session.step(x=np.ones((4, 3), np.float32))
+        path.write_text("no checkpoint")
+        for of_rank_1 in (path, path.with_name("1.safetensors")):
+            try:
+                session.resume(of_rank_1 if world.process else path.with_name("0.safetensors"))
+            except CheckpointError as error:
+                messages.append(str(error))
+    return messages
+
+
+def refused(world: ProcessWorld) -> Any:
+    return {what.__name__: what(world) for what in (different, unreadable)}
 
 
 if __name__ == "__main__":
