@@ -1,6 +1,6 @@
 """Where a training step's time goes: every launch of a program's chains, measured and predicted.
 
-    python -m benchmarks.kernels benchmarks/w1.ab [--repeat 5] [--top 30]
+    python -m benchmarks.kernels benchmarks/w1.ab [--data PATH] [--repeat 5] [--top 30]
 
 Each launch runs alone, in the order of the chain, on the memory of a live session; the minimum of
 the repetitions counts. The predicted column is what the planner believed.
@@ -65,6 +65,7 @@ def predicted(launch: Launch, plan: Plan) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("file")
+    parser.add_argument("--data", help="for a reader that needs some")
     parser.add_argument("--mesh", default="")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--top", type=int, default=30)
@@ -72,7 +73,8 @@ def main() -> None:
     options = parser.parse_args()
     training = load(options.file).training()
     plan = compile_training(training, Options(mesh=mesh_of(options.mesh))).plan
-    reader = make_reader(training.reader.name, None, 0, dict(training.reader.arguments))
+    reader = make_reader(
+        training.reader.name, options.data, 0, dict(training.reader.arguments))
     with Session(plan, cores=options.threads) as session:
         session.run("init", 1)
         for step in range(2):

@@ -1,196 +1,185 @@
 """Sums of products whose factors the library's matrix product cannot walk: those get copies it can.
 
-A convolution reads its input at sums of a result variable and a reduced one, with padding or a
-guard; its weight gradient sums over axes that lie apart in memory. Where a factor is read many
-times for each of its elements, writing it once in an order of its own and multiplying matrices is
-many times as fast as loops over the sum:
+A convolution reads its input at sums of a result variable and a reduced one, with padding; its
+weight gradient sums over axes that lie apart in memory. Where a factor is read many times for each
+of its elements, writing it once in an order of its own and multiplying matrices is many times as
+fast as loops over the sum:
 
     y[n, o, h, v] = sum[c, i, j](x[n, c, h + i - 1, v + j - 1, pad=0] * w[o, c, i, j])
 
     p[n, c, i, j, h, v] = x[n, c, h + i - 1, v + j - 1, pad=0]
     y[n, o, h, v]       = sum[c, i, j](p[n, c, i, j, h, v] * w[o, c, i, j])
 
+Under guards, what no guard speaks of is multiplied first (`products`). Where that does not help,
+copies of both factors are 0 where the guards do not hold: 0 times 0 is 0, whatever the factors
+are. Results are those of the sum as it was, but for the order of additions.
+
 Nothing is decided by what an op is called: the structure of the sum and the strides of its factors
-say all. It runs on local modules, before fusion. The copy is as large as all windows together, so
-a sum keeps its loops if that is more than `LARGEST`. What a guard leaves out is 0 in a copy: the
-difference shows only where the other factor is infinite or nan.
+say all. It runs on local modules, before fusion. A copy is as large as all windows together, so
+a sum keeps its loops if that is more than `LARGEST`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce as fold
 
-from anabranch.ir.contraction import factors, is_contraction, matrix_product
+from anabranch.ir.contraction import matrix_product
 from anabranch.ir.core import Module, Value
-from anabranch.ir.expr import Call, Const, Expr, Read, Var, reads, transform, variables
-from anabranch.ir.index import conjuncts
+from anabranch.ir.expr import Const, Expr, Read, Var, variables, where
+from anabranch.ir.index import scatter_places
 from anabranch.ir.ops import Compute
 from anabranch.ir.space import Clause, clause
-from anabranch.ir.types import tensor
+from anabranch.lowering.products import Axes, Sum, before_guards, statement, sum_of
 
 LARGEST = 1 << 30  # bytes of the copies
 FEWEST = 1 << 15  # products, below which they are not worth their while
-REUSE = 8  # products for each element of the copies
-
-Order = tuple[str, ...]
+REUSE = 4  # products for each element of the copies
 
 
 def copy_windows(module: Module) -> Module:
     """The module, changed in place."""
     for function in module.functions.values():
         for op in list(function.body):
-            if isinstance(op, Compute) and (copied := _copied(op)) is not None:
-                for each in copied:
-                    function.body.insert_before(each, op)
-                op.result.replace_by(copied[-1].result)
-                op.erase()
+            if isinstance(op, Compute) and (made := _remade(clause(op))) is not None:
+                _write(made, op)
     return module
 
 
-@dataclass(frozen=True, slots=True)
-class _Factor:
-    """A read, and the conditions under which it counts."""
+def _write(made: Sequence[Clause], op: Compute) -> None:
+    """The clauses as statements in place of `op`; the last of them gives its result."""
+    assert op.block is not None
+    results: dict[Value, Value] = {}
+    for c in made:
+        each = op.block.insert_before(Compute(
+            [results.get(v, v) for v in c.operands], c.result.type.dtype, c.ranges, c.dims, c.body,
+            reduce=c.reduce, reduced=c.reduced, guard=c.guard, name=c.result.name, loc=op.loc,
+            stage=op.stage, recompute=op.recompute), op)
+        results[c.result] = each.result
+    op.result.replace_by(results[op.result])
+    op.erase()
 
-    read: Read
-    guards: tuple[Expr, ...]
 
-    @property
-    def axes(self) -> frozenset[str]:
-        return frozenset().union(*map(variables, (*self.read.subscripts, *self.guards)))
-
-
-def _copied(op: Compute) -> list[Compute] | None:
-    """Copies of factors and the product of them, where that is worth its while."""
-    points = math.prod(n for _, n in op.ranges)
-    if points < FEWEST or op.reduce != "sum" or matrix_product(clause(op)) is not None:
+def _remade(c: Clause) -> list[Clause] | None:
+    """Copies, a matrix product and what follows it, where that is worth its while: of all ways
+    the one that writes least."""
+    if c.reduce != "sum" or c.result.type.dtype not in ("f32", "f64"):
         return None
-    found = _factors(op)
-    if found is None:
+    s = sum_of(c)
+    if s is None or s.points < FEWEST or matrix_product(c) is not None:
         return None
-    pair, scale = found
-    for orders in _choices(op, pair):
-        size = sum(math.prod(op.extents[v] for v in order) for order in orders if order)
-        if size * REUSE <= points and size * op.result.type.nbytes <= (
-                LARGEST * op.result.type.elements):
-            made = _with_copies(op, pair, scale, orders)
-            if made is not None:
-                return made
-    return None
+    best = min(_ways(s), key=_written, default=None)
+    return best if best is not None and _pays(s, _written(best)) else None
 
 
-def _factors(op: Compute) -> tuple[tuple[_Factor, _Factor], float] | None:
-    """The two factors of a contraction, with their pads and the guards that speak of each."""
-    bare = replace(clause(op), guard=None, body=transform(op.body, _without_pad))
-    found = factors(bare)
-    if found is None or not is_contraction(bare) or len(reads(op.body)) != 2:
-        return None
-    first, second = (_Factor(read, ()) for read in reads(op.body))
-    for guard in conjuncts(op.guard):
-        if reads(guard):
-            return None
-        if variables(guard) <= first.axes:
-            first = replace(first, guards=(*first.guards, guard))
-        elif variables(guard) <= second.axes:
-            second = replace(second, guards=(*second.guards, guard))
-        else:
-            return None
-    return (first, second), found[2]
+def _ways(s: Sum) -> Iterator[list[Clause]]:
+    for products, chosen in before_guards(s) if s.guards else ():
+        made = [products] if matrix_product(products) is not None else _remade(products)
+        if made is not None:
+            yield [*made, chosen]
+    if not scatter_places(s.clause)[0]:
+        for orders in _choices(s):
+            copied = _with_copies(s, orders)
+            if copied is not None:
+                yield copied
 
 
-def _without_pad(expr: Expr) -> Expr | None:
-    match expr:
-        case Read(operand, subscripts, pad) if pad is not None:
-            return Read(operand, subscripts)
-    return None
+def _written(made: Sequence[Clause]) -> int:
+    """The elements of everything but the result."""
+    return sum(c.result.type.elements for c in made[:-1])
 
 
-def _choices(
-    op: Compute, pair: tuple[_Factor, _Factor]
-) -> Iterator[tuple[Order, Order]]:
+def _pays(s: Sum, elements: int) -> bool:
+    """Whether writing so many elements, and reading them, is worth its while."""
+    size = s.clause.result.type.nbytes // max(1, s.clause.result.type.elements)
+    return elements * REUSE <= s.points and elements * size <= LARGEST
+
+
+def _choices(s: Sum) -> Iterator[tuple[Axes, Axes]]:
     """Orders of the copies of both factors, empty where one is read as it is: one copy first."""
-    left, right = (list(_orders(op, one, other)) for one, other in (pair, pair[::-1]))
-    if not pair[1].guards and pair[1].read.pad is None:
-        yield from ((order, ()) for order in left)
-    if not pair[0].guards and pair[0].read.pad is None:
-        yield from (((), order) for order in right)
-    yield from ((a, b) for a in left for b in right)
+    first, second = s.pair
+    if not s.guards and second.pad is None:
+        yield from ((order, ()) for order in _orders(s, first, second, second))
+    if not s.guards and first.pad is None:
+        yield from (((), order) for order in _orders(s, second, first, first))
+    for stored in s.pair:
+        for order in _orders(s, first, second, stored):
+            yield from ((order, other) for other in _orders(s, second, first, stored))
 
 
-def _orders(op: Compute, one: _Factor, other: _Factor) -> Iterator[Order]:
+def _orders(s: Sum, one: Read, other: Read, stored: Read) -> Iterator[Axes]:
     """The axes of a copy: those of the batch, then the sum and what lies together in the result.
 
-    The last axis is best a long one that the factor is read along.
+    The last axis is best a long one that the factor is read along. Summed axes follow each other
+    as they do where they are `stored`.
     """
-    shared = [v for v in op.result_vars if v in one.axes & other.axes]
-    own = [v for v in op.result_vars if v in one.axes - other.axes]
-    inner = _last_run(op.result_vars, own)
+    c, ours, theirs = s.clause, s.axes(one), s.axes(other)
+    shared = [v for v in c.result_vars if v in ours & theirs]
+    own = [v for v in c.result_vars if v in ours - theirs]
+    inner = _last_run(c.result_vars, own)
     lead = (*shared, *own[:len(own) - len(inner)])
-    summed = _as_stored(op.reduced, other.read)
-    along = variables(one.read.subscripts[-1]) if one.read.subscripts else frozenset()
+    summed = _as_stored(c.reduced, stored)
+    along = variables(one.subscripts[-1]) if one.subscripts else frozenset()
 
-    def together(order: Order) -> int:
-        return op.extents[order[-1]] if order and order[-1] in along else 0
+    def together(order: Axes) -> int:
+        return c.extents[order[-1]] if order and order[-1] in along else 0
 
     yield from sorted([(*lead, *summed, *inner), (*lead, *inner, *summed)],
                       key=together, reverse=True)
 
 
-def _last_run(axes: Sequence[str], chosen: Sequence[str]) -> Order:
+def _last_run(axes: Sequence[str], chosen: Sequence[str]) -> Axes:
     """The last of the chosen axes, and those before it without others between."""
-    end = max(axes.index(v) for v in chosen) + 1
+    end = max((axes.index(v) + 1 for v in chosen), default=0)
     start = end
     while start and axes[start - 1] in chosen:
         start -= 1
     return tuple(axes[start:end])
 
 
-def _as_stored(reduced: Sequence[str], read: Read) -> Order:
+def _as_stored(reduced: Sequence[str], read: Read) -> Axes:
     """The axes of the sum as they follow each other in what is read."""
     last = {v: d for d, s in enumerate(read.subscripts) for v in variables(s)}
     return tuple(sorted(reduced, key=lambda v: last.get(v, -1)))
 
 
-def _with_copies(
-    op: Compute, pair: tuple[_Factor, _Factor], scale: float, orders: tuple[Order, Order]
-) -> list[Compute] | None:
-    """The statements, if the last of them is a matrix product."""
-    dtype = op.result.type.dtype
-    values = [Value(tensor(dtype, tuple(op.extents[v] for v in order))) if order
-              else op.operands[factor.read.operand]
-              for factor, order in zip(pair, orders, strict=True)]
-    body = _body(pair, scale, orders, dtype)
-    product = Clause(op.result, tuple(values), op.ranges, op.dims, body, "sum", op.reduced)
+def _with_copies(s: Sum, orders: tuple[Axes, Axes]) -> list[Clause] | None:
+    """The clauses, if one of them is a matrix product: the last, or the last but one, which the
+    last brings into the order of the result."""
+    c = s.clause
+    copies = [_copy(s, read, order) if order else None
+              for read, order in zip(s.pair, orders, strict=True)]
+    values = [c.operands[read.operand] if made is None else made.result
+              for read, made in zip(s.pair, copies, strict=True)]
+    left, right = (Read(n, tuple(map(Var, order)) if order else read.subscripts)
+                   for n, (read, order) in enumerate(zip(s.pair, orders, strict=True)))
+    before = [made for made in copies if made is not None]
+    body = s.product(left, right)
+    product = Clause(c.result, tuple(values), c.ranges, c.dims, body, "sum", c.reduced)
+    if matrix_product(product) is not None:
+        return [*before, product]
+    apart = _product_order(s)
+    product = statement(c.result.name, values, c.result.type.dtype, c.extents,
+                        tuple((v,) for v in apart), body, c.reduced)
     if matrix_product(product) is None:
         return None
-    copies = [_copy(op, factor, order) if order else None
-              for factor, order in zip(pair, orders, strict=True)]
-    operands = [value if made is None else made.result
-                for value, made in zip(values, copies, strict=True)]
-    made = Compute(operands, dtype, op.ranges, op.dims, body, reduce="sum",
-                   reduced=op.reduced, name=op.result.name, loc=op.loc, stage=op.stage,
-                   recompute=op.recompute)
-    return [*(each for each in copies if each is not None), made]
+    last = Clause(c.result, (product.result,), c.ranges[:len(apart)], c.dims,
+                  Read(0, tuple(map(Var, apart))))
+    return [*before, product, last]
 
 
-def _body(
-    pair: tuple[_Factor, _Factor], scale: float, orders: tuple[Order, Order], dtype: str
-) -> Expr:
-    left, right = (Read(n, tuple(map(Var, order)) if order else factor.read.subscripts)
-                   for n, (factor, order) in enumerate(zip(pair, orders, strict=True)))
-    product = Call("mul", (left, right))
-    return product if scale == 1 else Call("mul", (Const(scale, dtype), product))
+def _product_order(s: Sum) -> Axes:
+    """The axes of the result: those of both factors, then of the first, then of the second."""
+    first, second = (s.axes(read) for read in s.pair)
+    return tuple(sorted(s.clause.result_vars,
+                        key=lambda v: (v not in first & second, v in second - first)))
 
 
-def _copy(op: Compute, factor: _Factor, order: Order) -> Compute:
-    """A factor in an order of its own, 0 where it does not count."""
-    source = op.operands[factor.read.operand]
-    body: Expr = Read(0, factor.read.subscripts, factor.read.pad)
-    if factor.guards:
-        holds = fold(lambda a, b: Call("and", (a, b)), factor.guards)
-        body = Call("where", (holds, body, Const(0.0, source.type.dtype)))
-    return Compute([source], source.type.dtype, [(v, op.extents[v]) for v in order],
-                   [(v,) for v in order], body, name=f"{source.name}_windows", loc=op.loc,
-                   stage=op.stage, recompute=op.recompute)
+def _copy(s: Sum, read: Read, order: Axes) -> Clause:
+    """A factor in an order of its own, 0 where the guard does not hold."""
+    c = s.clause
+    source = c.operands[read.operand]
+    body: Expr = Read(0, read.subscripts, read.pad)
+    if c.guard is not None:
+        body = where(c.guard, body, Const(0.0, source.type.dtype))
+    return statement(f"{source.name}_windows", [source], source.type.dtype, c.extents,
+                     tuple((v,) for v in order), body)

@@ -36,6 +36,14 @@ def step(name: str, settings: dict[str, object]) -> tuple[Module, tuple[np.ndarr
     return simplify(module), made.arguments
 
 
+def with_odd_numbers(arguments: tuple[np.ndarray, ...], which: int) -> tuple[np.ndarray, ...]:
+    """An infinity of each sign and a nan in one of the arguments."""
+    changed = arguments[which].copy()
+    flat = changed.reshape(-1)
+    flat[[0, flat.size // 2, flat.size - 1]] = np.inf, -np.inf, np.nan
+    return (*arguments[:which], changed, *arguments[which + 1:])
+
+
 def products(module: Module) -> int:
     (function,) = module.functions.values()
     return sum(isinstance(op, Compute) and matrix_product(clause(op)) is not None
@@ -51,6 +59,33 @@ def test_a_convolution_and_its_gradients_are_three_matrix_products(case: str) ->
     assert products(copied) == 3
     actual = [evaluate(f, arguments) for f in copied.functions.values()]
     for ours, theirs in zip(actual[0], expected[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-4, 1e-4)
+
+
+ODD = {
+    "strided": ("conv2d", {**SIZES, **CASES["strided"]}),
+    "dense": ("conv2d", {**SIZES, **CASES["dense"]}),
+    "grouped": ("conv2d", {**SIZES, **CASES["grouped"]}),
+    "pointwise": ("conv2d", {**SIZES, "C": 12, "KH": 1, "KW": 1, "stride": 2}),
+    "transposed": ("conv_transpose2d", {**SIZES, "stride": 2, "padding": 1}),
+    "transposed, dilated": ("conv_transpose2d", {**SIZES, "dilation": 2, "padding": 1}),
+}
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("case", ODD)
+def test_what_a_guard_leaves_out_is_not_multiplied_where_numbers_are_infinite(
+    case: str, which: int
+) -> None:
+    module, arguments = step(*ODD[case])
+    arguments = with_odd_numbers(arguments, which)
+    (function,) = module.functions.values()
+    with np.errstate(all="ignore"):
+        expected = evaluate(function, arguments)
+        (copied,) = copy_windows(clone_module(module)).functions.values()
+        found = evaluate(copied, arguments)
+    assert any(np.isfinite(value).any() and not np.isfinite(value).all() for value in expected)
+    for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-4, 1e-4)
 
 
