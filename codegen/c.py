@@ -40,6 +40,7 @@ from anabranch.codegen.kernel import (
     statements,
     uses,
 )
+from anabranch.codegen.steady import steady_condition, under
 from anabranch.ir.expr import Expr, integer, mul
 from anabranch.ir.launch import KernelText
 from anabranch.ir.types import is_float, itemsize
@@ -255,14 +256,22 @@ class _Printer:
                 continue
             scalar = [s for s in run if not _touches(s, laned)]
             self._statements(scalar)
-            self._lane_loop([s for s in run if _touches(s, laned)], run, body, axis)
+            inside = [s for s in run if _touches(s, laned)]
+            kept = _later(body, run) & {defines(s) for s in inside}
+            holds = steady_condition(inside, laned) if not kept else None
+            if holds is not None:
+                self._open(f"if ({self._write(holds)})")
+                inside = [under(holds, s) for s in inside]
+            self._lane_loop(inside, run, body, axis)
+            if holds is not None:
+                self._close()
 
     def _lane_loop(self, inside: list[Statement], run: Sequence[Statement],
                    body: Sequence[Statement], axis: str) -> None:
         """One loop over the lanes of a strip; what is used after it is an array."""
         if not inside:
             return
-        later = {n for s in body[_index(body, run[-1]) + 1 :] for n in uses(s)}
+        later = _later(body, run)
         kept: list[tuple[str, str]] = []
         for s in inside:
             name = defines(s)
@@ -507,5 +516,7 @@ def _runs(body: Sequence[Statement]) -> list[list[Statement]]:
     return runs
 
 
-def _index(body: Sequence[Statement], s: Statement) -> int:
-    return next(k for k, other in enumerate(body) if other is s)
+def _later(body: Sequence[Statement], run: Sequence[Statement]) -> set[str]:
+    """What is used after a run of statements."""
+    last = next(k for k, other in enumerate(body) if other is run[-1])
+    return {n for s in body[last + 1 :] for n in uses(s)}

@@ -99,6 +99,10 @@ CASES = {
     "product": """(%x: f32[19, 7]) {
         %y: f32[19] = [i] prod[j < 7](%x[i, j])
         return %y""",
+    "gradient of strided windows": """(%x: f32[3, 20, 40]) {
+        %y: f32[39, 79] = [h, v] sum[i < 3 if (h - i + 1) % 2 == 0 and h < 37 + i and v % 2 == 0](\
+%x[i, (h - i + 1) // 2, v // 2])
+        return %y""",
     "gather": """(%x: f32[70, 35], %t: i64[4, 9]) {
         %y: f32[4, 9, 35] = [b, s, d] %x[check(%t[b, s], 70), d]
         return %y""",

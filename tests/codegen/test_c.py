@@ -244,3 +244,14 @@ def test_masked_columns_are_skipped() -> None:
     bounds = [(show(s.start), show(s.stop)) for s in loops]
     assert bounds == [("0", "cut"), ("0", "cut_2"), ("cut_2", "n_j")]
     assert "?" not in "".join(line for line in spec.kernel.source.splitlines() if "exp" in line)
+
+
+def test_what_no_lane_decides_is_asked_before_the_lanes() -> None:
+    """The row of a gradient of a convolution with stride 2."""
+    (spec,) = launches(as_one(parsed(CASES["gradient of strided windows"])))
+    line = next(x for x in spec.kernel.source.splitlines() if x.strip().startswith("if ("))
+    assert "(h - i + 1, 2) == 0" in line
+    assert "(v, 2)" not in line
+    lanes = spec.kernel.source.split(line)[1].split("}")[0]
+    assert "(v, 2) == 0" in lanes
+    assert "(h - i + 1, 2) == 0" not in lanes
