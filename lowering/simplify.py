@@ -63,7 +63,6 @@ from anabranch.ir.rewrite import dce
 from anabranch.ir.scalar import dtype_of
 from anabranch.ir.types import is_float
 from anabranch.lowering.equations import Scope, simplified, split
-from anabranch.lowering.padded_products import stand_apart
 from anabranch.lowering.tidy_scan import tidy
 
 MAX_SWEEPS = 20
@@ -86,7 +85,6 @@ def simplify_function(function: Function) -> None:
         for op in function.body:
             if isinstance(op, Compute) and op.result.type.layout is None:
                 sweep.visit(op)
-                sweep.changed |= not gradients and op.block is not None and stand_apart(op)
             elif isinstance(op, Scan) and op.results[0].type.layout is None:
                 sweep.visit_region(op)
         dce(function)

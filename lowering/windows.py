@@ -33,7 +33,7 @@ from anabranch.lowering.products import Axes, Sum, before_guards, statement, sum
 
 LARGEST = 1 << 30  # bytes of the copies
 FEWEST = 1 << 15  # products, below which they are not worth their while
-REUSE = 4  # products for each element of the copies
+REUSE = 3  # products for each element of the copies
 
 
 def copy_windows(module: Module) -> Module:

@@ -125,3 +125,16 @@ def test_a_guard_that_reads_is_left_alone() -> None:
     before = len(list(function.body))
     copy_windows(module)
     assert len(list(function.body)) == before
+
+
+SHIFTED = """
+op f(d: f32[B, N, G], h: f32[B, N, K]) -> f32[G, K]:
+    y[g, k] = sum[b, t](d[b, t, g] * h[b, t - 1, k, pad=0])
+    return y
+"""
+
+
+def test_a_factor_read_with_a_pad_is_copied() -> None:
+    """The gradient of a recurrence by its weight."""
+    module = loads(SHIFTED, "f.ab").function("f", {"B": 4, "N": 20, "G": 24, "K": 18})
+    assert products(copy_windows(module)) == 1
