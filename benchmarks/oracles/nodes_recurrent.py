@@ -8,14 +8,6 @@ from typing import Any
 from benchmarks.oracles.contract import Operand, Unsupported, node
 
 
-def _plain(direction: str, layout: int, others: dict[str, Any], lengths: Any) -> None:
-    """What the library's layers have no words for."""
-    if direction == "bidirectional" or others:
-        raise Unsupported(f"recurrent layers have no {', '.join(others) or 'second direction'}")
-    if lengths is not None:
-        raise Unsupported("the sequences of a batch are of one length")
-
-
 def _gates(weight: str, order: tuple[int, ...], size: int) -> str:
     """The rows of gates in our order."""
     parts = [f"{weight}[{n * size}:{(n + 1) * size}]" for n in order]
@@ -23,28 +15,53 @@ def _gates(weight: str, order: tuple[int, ...], size: int) -> str:
 
 
 def _layer(
-    call: str, states: dict[str, Operand | None], order: tuple[int, ...], x: Operand, w: Operand,
-    r: Operand, b: Operand | None, direction: str, layout: int, outputs: list[bool],
+    call: str, states: dict[str, Operand | None], order: tuple[int, ...], given: list[Operand],
+    b: Operand | None, lengths: Operand | None, direction: str, layout: int, outputs: list[bool],
+    **others: Any,
 ) -> str:
-    """The statements around a layer: batch first, gates in our order, results as ONNX has them."""
+    """The statements around a layer, once for each direction. `call` has the names below and
+    `{back}`; what it gives are states and, of an lstm, cells."""
+    if others:
+        raise Unsupported(f"recurrent layers have no {', '.join(others)}")
+    x, w, r = given
+    backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+    lines = [f"x = {x}" if layout else f"x = transpose({x}, 0, 1)"]
+    found: dict[str, list[str]] = {"y": [], "end": [], "cell": []}
+    for n, back in enumerate(backward):
+        lines += _weights(n, order, w, r, b)
+        lines += [f"{name} = {_start(state, n, x, r, layout)}" for name, state in states.items()]
+        made = f"y{n}, c{n}" if "c" in states else f"y{n}"
+        lines.append(f"{made} = {call.format(back=back, n=n)}")
+        last = 0 if back else x.shape[1 if layout else 0] - 1
+        found["y"].append(f"y{n}" if lengths is None else f"where(inside, y{n}, 0)")
+        found["end"].append(f"y{n}[:, {last}]")
+        found["cell"].append(f"c{n}[:, {last}]")
+    if lengths is not None:  # past the end of a sequence ONNX has 0
+        lines.append(f"inside = arange(x.shape[1])[None, :, None] < {lengths}[:, None, None]")
+    whole = f"stack([{', '.join(found['y'])}], 2)"
+    made = [whole if layout else f"transpose({whole}, [1, 2, 0, 3])"]
+    made += [f"stack([{', '.join(found[name])}], {layout})" for name in ("end", "cell")]
+    wanted = [text for text, wanted in zip(made, outputs, strict=False) if wanted]
+    return "\n".join([*lines, f"return {', '.join(wanted)}"])
+
+
+def _weights(
+    n: int, order: tuple[int, ...], w: Operand, r: Operand, b: Operand | None
+) -> list[str]:
+    """The weights of a direction, gates in our order."""
     size, count = r.shape[-1], len(order)
-    batch = x.shape[0] if layout else x.shape[1]
-    lines = [f"x = {x}" if layout else f"x = transpose({x}, 0, 1)",
-             f"w = {_gates(f'{w}[0]', order, size)}", f"r = {_gates(f'{r}[0]', order, size)}"]
+    lines = [f"w = {_gates(f'{w}[{n}]', order, size)}", f"r = {_gates(f'{r}[{n}]', order, size)}"]
     for name, start in (("bi", 0), ("bh", count * size)):
-        row = f"{b}[0, {start}:{start + count * size}]"
+        row = f"{b}[{n}, {start}:{start + count * size}]"
         lines.append(f"{name} = {_gates(row, order, size) if b else f'zeros([{count * size}])'}")
-    for name, state in states.items():
-        given = f"zeros([{batch}, {size}])" if state is None else (
-            f"{state}[:, 0]" if layout else f"{state}[0]")
-        lines.append(f"{name} = {given}")
-    lines.append(call)
-    last = x.shape[1 if layout else 0] - 1 if direction == "forward" else 0
-    whole = "y[:, :, None]" if layout else "transpose(y, 0, 1)[:, None]"
-    ends = [f"{name}[:, {last}, None]" if layout else f"{name}[:, {last}][None]"
-            for name in ("y", "c")]
-    given = [text for text, wanted in zip([whole, *ends], outputs, strict=False) if wanted]
-    return "\n".join([*lines, f"return {', '.join(given)}"])
+    return lines
+
+
+def _start(state: Operand | None, n: int, x: Operand, r: Operand, layout: int) -> str:
+    batch = x.shape[0] if layout else x.shape[1]
+    if state is None:
+        return f"zeros([{batch}, {r.shape[-1]}])"
+    return f"{state}[:, {n}]" if layout else f"{state}[{n}]"
 
 
 @node("LSTM")
@@ -52,11 +69,11 @@ def _lstm(x: Operand, w: Operand, r: Operand, b: Operand | None = None,
           lengths: Operand | None = None, h: Operand | None = None, c: Operand | None = None,
           peepholes: Operand | None = None, *, hidden_size: int = 0, direction: str = "forward",
           layout: int = 0, outputs: Any = (), **others: Any) -> str:
-    if peepholes is not None:
-        raise Unsupported("an lstm has no peepholes")
-    _plain(direction, layout, others, lengths)
-    call = f"y, c = lstm(x, h, c0, w, r, bi, bh, reverse={direction == 'reverse'})"
-    return _layer(call, {"h": h, "c0": c}, (0, 2, 3, 1), x, w, r, b, direction, layout, outputs)
+    rows = [f"{peepholes}[{{n}}, {g * hidden_size}:{(g + 1) * hidden_size}]" for g in (0, 2, 1)]
+    peephole = f"stack([{', '.join(rows)}])" if peepholes else None
+    call = f"lstm(x, h, c, w, r, bi, bh, {{back}}, {peephole}, {lengths})"
+    return _layer(call, {"h": h, "c": c}, (0, 2, 3, 1), [x, w, r], b, lengths, direction, layout,
+                  outputs, **others)
 
 
 @node("GRU")
@@ -64,20 +81,17 @@ def _gru(x: Operand, w: Operand, r: Operand, b: Operand | None = None,
          lengths: Operand | None = None, h: Operand | None = None, *, hidden_size: int = 0,
          direction: str = "forward", layout: int = 0, linear_before_reset: int = 0,
          outputs: Any = (), **others: Any) -> str:
-    if not linear_before_reset:
-        raise Unsupported("a gru resets after the product with its state, as PyTorch's does")
-    _plain(direction, layout, others, lengths)
-    call = f"y = gru(x, h, w, r, bi, bh, reverse={direction == 'reverse'})"
-    return _layer(call, {"h": h}, (1, 0, 2), x, w, r, b, direction, layout, outputs)
+    call = f"gru(x, h, w, r, bi, bh, {{back}}, {bool(linear_before_reset)}, {lengths})"
+    return _layer(call, {"h": h}, (1, 0, 2), [x, w, r], b, lengths, direction, layout, outputs,
+                  **others)
 
 
 @node("RNN")
 def _rnn(x: Operand, w: Operand, r: Operand, b: Operand | None = None,
          lengths: Operand | None = None, h: Operand | None = None, *, hidden_size: int = 0,
          direction: str = "forward", layout: int = 0, outputs: Any = (), **others: Any) -> str:
-    _plain(direction, layout, others, lengths)
-    call = f"y = rnn(x, h, w, r, bi, bh, reverse={direction == 'reverse'})"
-    return _layer(call, {"h": h}, (0,), x, w, r, b, direction, layout, outputs)
+    call = f'rnn(x, h, w, r, bi, bh, "tanh", {{back}}, {lengths})'
+    return _layer(call, {"h": h}, (0,), [x, w, r], b, lengths, direction, layout, outputs, **others)
 
 
 def _running(name: str) -> Any:

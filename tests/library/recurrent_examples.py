@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -30,13 +30,39 @@ def products(x: Tensor) -> Tensor:
     return x.cumprod(-1)
 
 
-def layer(kind: str, *, reverse: bool = False) -> Layer:
+def early_reset(x: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
+    """A gated recurrent unit as its authors have it: the reset scales the state."""
+    w, u, b, c = (each.chunk(3) for each in weights)
+    reset, update = (torch.sigmoid(x @ w[g].T + b[g] + h @ u[g].T + c[g]) for g in (0, 1))
+    new = torch.tanh(x @ w[2].T + b[2] + (reset * h) @ u[2].T + c[2])
+    return (1 - update) * new + update * h
+
+
+def seeing(
+    x: Tensor, states: tuple[Tensor, Tensor], w: Tensor, u: Tensor, b: Tensor, c: Tensor,
+    peephole: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """A long short-term memory with peepholes (Gers and Schmidhuber 2000)."""
+    h, memory = states
+    enter, forget, new, leave = (x @ w.T + b + h @ u.T + c).chunk(4, -1)
+    kept = torch.sigmoid(forget + peephole[1] * memory) * memory
+    made = kept + torch.sigmoid(enter + peephole[0] * memory) * new.tanh()
+    return torch.sigmoid(leave + peephole[2] * made) * made.tanh(), made
+
+
+CELLS = {"rnn_tanh": torch.rnn_tanh_cell, "rnn_relu": torch.rnn_relu_cell, "gru": torch.gru_cell,
+         "lstm": torch.lstm_cell, "early reset": early_reset, "peephole lstm": seeing}
+
+
+def layer(kind: str, *, reverse: bool = False, lengths: Sequence[int] = ()) -> Layer:
     """The states of all places, and the cells where there are any, place by place with PyTorch's
-    cell: x is [..., place, channel], the states before it are [..., channel]."""
-    cell = getattr(torch, f"{kind}_cell")
-    count = 2 if kind == "lstm" else 1
+    cell: x is [..., place, channel], the states before it are [..., channel]. Past the end of a
+    sequence they stay as they are."""
+    cell = CELLS[kind]
+    count = 2 if "lstm" in kind else 1
 
     def run(x: Tensor, *rest: Tensor) -> Tensor | tuple[Tensor, ...]:
+        rest = rest[:-1] if lengths else rest
         batch = x.shape[:-2]
         flat = x.reshape(-1, *x.shape[-2:])
         state = tuple(h.reshape(-1, h.shape[-1]) for h in rest[:count])
@@ -44,7 +70,9 @@ def layer(kind: str, *, reverse: bool = False) -> Layer:
         places = range(x.shape[-2])
         for t in reversed(places) if reverse else places:
             made = cell(flat[:, t], state if count > 1 else state[0], *rest[count:])
-            state = made if count > 1 else (made,)
+            made = made if count > 1 else (made,)
+            here = torch.tensor([t < n for n in lengths or [t + 1] * len(flat)])[:, None]
+            state = tuple(torch.where(here, m, s) for m, s in zip(made, state, strict=True))
             found.append(state)
         ordered = found[::-1] if reverse else found
         stacked = tuple(torch.stack([s[n] for s in ordered], 1).reshape(*batch, len(places), -1)
@@ -72,6 +100,10 @@ def state_space(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         found.append((h * c[..., t, None, :]).sum(-1))
     return torch.stack(found, -2)
 
+
+SMALL = {"I": [2], "S": 4, "K": 3, "H": 2}
+RAGGED = {"I": [3], "S": 4, "K": 3, "H": 2, "lengths": True}
+LENGTHS = [4, 1, 3]
 
 RECURRENT = [
     Example("running_sum", sums),
@@ -102,6 +134,16 @@ RECURRENT = [
     Example("lstm", layer("lstm")),
     Example("lstm", layer("lstm", reverse=True),
             {"I": [2, 2], "S": 3, "K": 2, "H": 3, "reverse": True}),
+    Example("rnn", layer("rnn_tanh", lengths=LENGTHS), RAGGED, {"lengths": LENGTHS}),
+    Example("gru", layer("gru", reverse=True, lengths=LENGTHS), {**RAGGED, "reverse": True},
+            {"lengths": LENGTHS}),
+    Example("lstm", layer("lstm", lengths=LENGTHS), RAGGED, {"lengths": LENGTHS}),
+    Example("lstm", layer("peephole lstm", reverse=True, lengths=LENGTHS),
+            {**RAGGED, "reverse": True, "peephole": True}, {"lengths": LENGTHS}),
+    Example("lstm", layer("peephole lstm"), {**SMALL, "peephole": True}),
+    Example("gru", layer("early reset"), {**SMALL, "reset_after": False}),
+    Example("gru", layer("early reset", reverse=True),
+            {"I": [], "S": 5, "K": 2, "H": 3, "reverse": True, "reset_after": False}),
     Example("ssm", state_space),
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import anabranch as ab
 from anabranch.driver import Options, compile_function
@@ -75,6 +76,23 @@ def test_a_recurrent_layer_is_that_of_pytorch(
         np.testing.assert_allclose(ours, their.detach().numpy(), 1e-4, 1e-5)
     plain = call(library(), f"{name}.forward", model=arguments, states=weights, x=x)
     np.testing.assert_allclose(plain, theirs(torch.from_numpy(x))[0].detach().numpy(), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_sequences_of_several_lengths_are_those_that_pytorch_packs(name: str) -> None:
+    theirs = LAYERS[name](3, 4, 2, batch_first=True, bidirectional=True)
+    x, lengths = normal(3, 5, 3), np.array([2, 5, 1])
+    packed = pack_padded_sequence(
+        torch.from_numpy(x), torch.from_numpy(lengths), batch_first=True, enforce_sorted=False)
+    states, ends = theirs(packed)
+    arguments = {"inputs": 3, "hidden": 4, "layers": 2, "bidirectional": True}
+    start = {key: np.zeros((4, 3, 4), np.float32) for key in ("h0", "c0")[:1 + (name == "LSTM")]}
+    made = call(library(), f"{name}.run", model=arguments, states=renamed(theirs, 2), x=x,
+                lengths=lengths, **start)
+    padded, _ = pad_packed_sequence(states, batch_first=True)
+    wanted = (padded, *(ends if name == "LSTM" else (ends,)))
+    for ours, their in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(ours, their.detach().numpy(), 1e-4, 1e-5)
 
 
 SUMS = """
