@@ -76,6 +76,7 @@ def compile_module(
     some of them."""
     timings: dict[str, float] = {}
     programs, boxed = [], {}
+    hints: dict[str, None] = {}
     layouts: dict[str, Layout] = {}
     for name, single in _separate(module, timings):
         results = (known or {}).get(name) or _result_names(single.functions[name])
@@ -83,6 +84,7 @@ def compile_module(
         mesh = target.mesh
         lowered = _run(pipeline.global_passes(target), single, options, timings)
         boxed[name] = lowered
+        hints |= dict.fromkeys(target.hints)
         function = lowered.functions[name]
         layouts = layouts or _state_layouts(function)
         ranks = [_run(pipeline.local_passes(rank, checked=options.checked), lowered, options,
@@ -92,7 +94,7 @@ def compile_module(
     start = time.perf_counter()
     plan = schedule(programs, codegen.launches, prices(options.machine, options.mesh),
                     prelude=codegen.PRELUDE, slots=options.slots, kinds=_kinds(programs),
-                    profile=options.machine.name)
+                    profile=options.machine.name, hints=tuple(hints))
     timings["schedule"] = time.perf_counter() - start
     return Compiled(plan, timings, boxed)
 

@@ -27,16 +27,19 @@ from anabranch.runtime.errors import RunError
 from anabranch.runtime.interrupts import deferred
 from anabranch.runtime.session import Session
 
+AVERAGED = 20  # steps, of which the training loss of a run is the mean
 CHECKPOINT, TRACE, CURVE = "checkpoint.safetensors", "trace.json", "loss.csv"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to. `val_loss` and `metrics` are means over `scored_rows` held-out rows, each
-    of which counts once; `reports` are the last step's."""
+    """What a run came to. `train_loss` is the mean of the last `averaged` steps; `val_loss` and
+    `metrics` are means over `scored_rows` held-out rows, each of which counts once; `reports` are
+    the last step's."""
 
     val_loss: float | None
     train_loss: float
+    averaged: int
     steps: int
     tokens_per_second: float
     peak_bytes: int
@@ -70,8 +73,12 @@ class Curve:
         self.losses.append((step, loss))
         self.reports.append(dict(reports))
 
-    def mean(self, last: int = 20) -> float:
-        tail = [loss for _, loss in self.losses[-last:]]
+    @property
+    def last(self) -> list[float]:
+        return [loss for _, loss in self.losses[-AVERAGED:]]
+
+    def mean(self) -> float:
+        tail = self.last
         return sum(tail) / len(tail) if tail else math.nan
 
     def write(self, path: Path) -> None:
@@ -128,7 +135,8 @@ def train(session: Session, reader: Reader, run: Run, compile_seconds: float = 0
     scores = validate(session, reader)
     means = scores.means
     return Report(
-        val_loss=means.pop("loss", None), train_loss=curve.mean(), steps=run.first + done,
+        val_loss=means.pop("loss", None), train_loss=curve.mean(), averaged=len(curve.last),
+        steps=run.first + done,
         tokens_per_second=done * _targets(reader) / max(seconds, 1e-9),
         peak_bytes=session.allocated_bytes,
         predicted_peak_bytes=predicted_peak(session.plan, session.ranks),

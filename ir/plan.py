@@ -351,6 +351,7 @@ class Plan:
     """Programs over shared states, communicators, arenas and kernels. `mesh` is ((name, size), …).
 
     `prelude` is C text put before the kernels of every translation unit. `locs[0]` is nowhere.
+    `hints` say where the program does what its author may not have meant.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -368,6 +369,7 @@ class Plan:
     profile: str = ""
     source_digest: str = ""
     prelude: Text = ""
+    hints: tuple[str, ...] = ()
     version: int = VERSION
 
     def __repr__(self) -> str:

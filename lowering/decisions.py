@@ -58,13 +58,19 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """A plan of one function on a mesh (all axes). `notes` are for the user."""
+    """A plan of one function on a mesh (all axes). `hints` say where the program does what its
+    author may not have meant; `search` says what the planner left out."""
 
     function: Function
     mesh: Mesh
     choices: Choices
     solution: Solution
-    notes: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.hints, *self.search)
 
     @property
     def seconds(self) -> float:

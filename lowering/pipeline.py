@@ -30,11 +30,13 @@ from anabranch.lowering.windows import copy_windows
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a program is lowered for: the mesh (with `micro`), the machine, and the layouts and
-    stages of states that another program has fixed."""
+    stages of states that another program has fixed. `hints` collects what its author should know.
+    """
 
     mesh: Mesh
     machine: Machine = CPU2
     layouts: Mapping[str, Layout] = field(default_factory=dict)
+    hints: list[str] = field(default_factory=list)
 
 
 STAGES = {
@@ -55,7 +57,8 @@ def global_passes(target: Target) -> tuple[Pass, ...]:
         differentiate,
         simplify,
         recompute,
-        partial(plan, mesh=target.mesh, machine=target.machine, pins=dict(target.layouts)),
+        partial(plan, mesh=target.mesh, machine=target.machine, pins=dict(target.layouts),
+                hints=target.hints),
         partial(lower_boxes, seconds=step_prices(target.mesh, rank)),
     )
 

@@ -56,11 +56,15 @@ class Planned:
 
 
 def plan(
-    module: Module, mesh: Mesh, machine: Machine, pins: Mapping[str, Layout] | None = None
+    module: Module, mesh: Mesh, machine: Machine, pins: Mapping[str, Layout] | None = None,
+    hints: list[str] | None = None,
 ) -> Module:
     """The module in layouts on the mesh (all its axes, `micro` included). `pins` are layouts of
-    states, by name, that other programs have fixed."""
-    return decide(module, mesh, machine, pins).module
+    states, by name, that other programs have fixed. What the user should know is put in `hints`."""
+    planned = decide(module, mesh, machine, pins)
+    if hints is not None:
+        hints += [hint for each in planned.decisions.values() for hint in each.hints]
+    return planned.module
 
 
 def decide(
@@ -89,23 +93,24 @@ def _decide(
     function: Function, mesh: Mesh, machine: Machine, states: Mapping[str, Layout]
 ) -> Decisions:
     pins = collect_pins(function, mesh, states)
-    settled, planned, notes = SettledAxes(), set[str](), list(pins.notes)
+    settled, planned = SettledAxes(), set[str]()
+    hints, search = list(pins.notes), list[str]()
     rounds = _rounds(mesh)
     if len(rounds) > 1:
-        notes.append(f"the axes {' and '.join(rounds[0])} were planned before the others")
+        search.append(f"the axes {' and '.join(rounds[0])} were planned before the others")
     if mesh.micro > 1:
         settled[MICRO] = plan_micro(function, mesh.micro)
-        notes += waits(function, settled[MICRO])
+        hints += waits(function, settled[MICRO])
     for axes in rounds:
         planned |= {*settled, *axes}
         problem = Problem(function, mesh, machine, pins)
         choices = problem.choices(settled, planned)
         if len(axes) > 1 and _is_laborious(choices):
-            notes.append(f"the axes {' and '.join(axes)} were planned in turn")
+            search.append(f"the axes {' and '.join(axes)} were planned in turn")
             solution = problem.in_turn(choices, settled, axes)
         else:
             solution = solve(choices)
-        decisions = Decisions(function, mesh, choices, solution, tuple(notes))
+        decisions = Decisions(function, mesh, choices, solution, tuple(hints), tuple(search))
         settled |= {axis: _settle(function, decisions, axis) for axis in axes}
     return decisions
 

@@ -43,11 +43,12 @@ def schedule(
     profile: str = "",
     source_digest: str = "",
     kinds: dict[str, str] | None = None,
+    hints: tuple[str, ...] = (),
 ) -> p.Plan:
     """The Plan of programs over shared states. The first program fixes where states lie.
 
     `slots` is the number of activations a register holds between micro-batches; `kinds` says of
-    each state whether it is a parameter, a moment or a buffer.
+    each state whether it is a parameter, a moment or a buffer; `hints` are for the user.
     """
     first = programs[0]
     ranks = first.mesh.ranks
@@ -66,6 +67,7 @@ def schedule(
         comms=tuple(p.Comm(i, members, kind) for (members, kind), i in tables.comms.items()),
         arenas=arenas, programs=tuple(built), locs=tuple(tables.locs), stages=first.mesh.stages,
         seed=seed, profile=profile, source_digest=source_digest, prelude=prelude,
+        hints=hints,
     )
 
 

@@ -1,7 +1,9 @@
 """Train a model by the recipe of its program.
 
 Without --data, a recipe that reads text gets the sources of Python's standard library. A run
-leaves a checkpoint, the curve of its loss and a trace of its last steps in runs/NAME/. Under
+leaves a checkpoint, the curve of its loss and a trace of its last steps in runs/NAME/. The loss
+shown for a step is of that step's batch alone; at the end stand the mean of the last 20 steps and,
+of the held-out data, means of the loss and the metrics in which every row counts once. Under
 torchrun every process is a rank: torchrun --nproc_per_node 2 -m anabranch train ... --mesh data=2
 """
 
@@ -95,7 +97,8 @@ def _run(args: argparse.Namespace, world: World) -> int:
         together(world, lambda: _set_states(session, args.resume, args.init, start))
         seconds = time.perf_counter() - began
         if world.process == 0:
-            _say(f"ready after {seconds:.1f} s, {_memory(session)}")
+            _say("".join(f"note: {hint}\n" for hint in plan.hints)
+                 + f"ready after {seconds:.1f} s, {_memory(session)}")
         report, sample = _train(session, job, seconds)
     if world.process == 0:
         _finish(job, report, sample, as_json=args.json)
@@ -280,7 +283,8 @@ def _summary(job: Job, report: Report, sample: str) -> Iterator[str]:
     scores |= report.metrics
     shown = ", ".join(f"{name} {value:.5g}" for name, value in scores.items())
     validation = f"validation {shown} {held}, " if shown else ""
-    yield f"\n{validation}training loss {report.train_loss:.5g}"
+    last = "last step" if report.averaged == 1 else f"mean of the last {report.averaged} steps"
+    yield f"\n{validation}training loss {report.train_loss:.5g} ({last})"
     yield (f"{report.steps} steps, {report.tokens_per_second:,.0f} {job.run.unit}/s, "
            f"{report.peak_bytes / 1e6:.1f} MB ({report.predicted_peak_bytes / 1e6:.1f} predicted)")
     if sample:

@@ -217,3 +217,53 @@ def test_where_micro_batches_wait_for_each_other_is_told_with_its_line(
     assert "net.ab:12 norm: 'm' is of the whole batch" in mean
     assert "net.ab:13 norm: 'v' is of the whole batch" in variance
     assert not told[1]
+
+
+def test_training_says_where_micro_batches_wait_and_what_its_losses_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also when the plan was there already; and nothing is said of what is made per micro-batch."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=np.ones((40, 4), "f4"), label=np.zeros(40, np.int64))
+    text = NET.replace("Norm(5)", "BatchNorm(5)")
+    for body, said in (("h = norm(h)", True), (PER_MICRO, False)):
+        Path("net.ab").write_text(text.replace("BODY", body))
+        for steps in (3, 30):
+            assert main(["train", "net.ab", "--data", "data.npz", "--micro", "2",
+                         "--steps", str(steps), "--out", "out"]) == 0
+            out, err = capsys.readouterr()
+            assert ("so the micro-batches wait" in err) == said, err
+            assert f"(mean of the last {min(steps, 20)} steps)" in out
+
+
+PARTS = """
+model Tagger():
+    scores: f32[7, 3] = normal()
+
+    def loss(word: i64[B, S], tag: i64[B, S]) -> f32[]:
+        return cross_entropy(scores[word], tag, ignore=-1)
+
+    def right(word: i64[B, S], tag: i64[B, S]) -> f32[]:
+        return sum(argmax(scores[word], axis=2) == tag) / B
+
+    def counted(word: i64[B, S], tag: i64[B, S]) -> f32[]:
+        return sum(tag != -1) / B
+
+train Tagger():
+    steps     = 1
+    data      = arrays(batch=4)
+    optimizer = sgd(lr=0.1)
+    metrics   = [right, counted]
+"""
+
+
+def test_the_quotient_of_two_metrics_is_a_mean_over_counted_targets() -> None:
+    """Batches with unlike numbers of ignored targets: as the README says."""
+    word = RANDOM.integers(0, 7, (11, 5))
+    tag = np.where(RANDOM.random((11, 5)) < np.linspace(0, 1, 11)[:, None], -1, word % 3)
+    plan = ab.compile(ab.loads(PARTS).train, word=word[:4], tag=tag[:4], cached=False)
+    with ab.Session(plan) as session:
+        means = session.measure(word=word, tag=tag)
+        scores = session.state_dict()["scores"]
+    hits = np.argmax(scores[word], axis=2) == tag
+    assert means["right"] / means["counted"] == pytest.approx(hits.sum() / (tag != -1).sum())
