@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch.api import Mesh, compile, load, loads
+    from anabranch.frontend.values import Expression
     from anabranch.ir.diagnostics import UserError
     from anabranch.ir.plan import Plan
     from anabranch.readers import register_reader
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from anabranch.weights import Target, load_weights
 
 __version__ = "0.1.0"
-__all__ = ["Mesh", "Plan", "Session", "Target", "UserError", "compile", "load", "load_weights",
-           "loads", "register_reader"]
+__all__ = ["Expression", "Mesh", "Plan", "Session", "Target", "UserError", "compile", "load",
+           "load_weights", "loads", "register_reader"]
 
 _HOMES = {
     "Mesh": "api", "compile": "api", "load": "api", "loads": "api", "Plan": "ir.plan",
-    "Session": "session", "UserError": "ir.diagnostics", "Target": "weights",
-    "load_weights": "weights", "register_reader": "readers",
+    "Expression": "frontend.values", "Session": "session", "UserError": "ir.diagnostics",
+    "Target": "weights", "load_weights": "weights", "register_reader": "readers",
 }  # fmt: skip
 
 

@@ -145,10 +145,11 @@ def compile(
 ) -> Plan:
     """The plan of a recipe or of a function.
 
-    `set` overrides lines of a recipe and arguments of its model. Of a function, everything its
-    types leave open is given by keyword: dimensions and compile-time arguments by value, and the
-    shape of an argument by any array of that shape. Unless `checked`, an index out of range is
-    clamped; unless `cached`, the plan is made even if it has been before.
+    `set` overrides lines of a recipe, written as there (`{"lr": "cosine(...)"}`), and arguments of
+    its model, where a text is a text and `Expression("relu")` stands for what it says. Of a
+    function, everything its types leave open is given by keyword: dimensions and compile-time
+    arguments by value, and the shape of an argument by any array of that shape. Unless `checked`,
+    an index out of range is clamped; unless `cached`, the plan is made even if it has been before.
     """
     if not isinstance(what, Recipe | Entry):
         raise fail(f"{what!r} cannot be compiled", help="give a recipe (program.train), or a "

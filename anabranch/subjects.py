@@ -9,15 +9,19 @@ does: arguments of the model, sizes of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.entries import Open
 from anabranch.frontend.program import Program, Training
+from anabranch.frontend.values import Expression
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import fail, nearest
 from anabranch.ir.mesh import MICRO, Mesh
 
+_Made = TypeVar("_Made")
 OF_RECIPE = ("train", "eval", "init", "next")
 ALWAYS_SET = ("micro", "steps", "clip")  # a recipe has these whether it says so or not
 
@@ -82,11 +86,28 @@ def _of_model(
                      {k: v for k, v in settings.items() if k not in own}, stages,
                      model={k: v for k, v in settings.items() if k in own})
     known = {*_parameters(program, owner), *_lines(recipe), *ALWAYS_SET}
-    training = program.training(
-        owner, {k: v for k, v in settings.items() if k in known}, stages)
     sizes = {k: v for k, v in settings.items() if k not in known}
-    return _made(program, f"{owner}.{method}", sizes, stages, model=training.arguments,
-                 training=training)
+    said = {k: v for k, v in settings.items() if k in known}
+    training, asked = _asked(
+        lambda more: program.training(owner, {**said, **more}, stages), sizes)
+    others = {k: v for k, v in sizes.items() if k not in asked}
+    made, _ = _asked(lambda more: _made(program, f"{owner}.{method}", {**others, **more}, stages,
+                                        model=training.arguments, training=training), sizes)
+    return made
+
+
+def _asked(
+    make: Callable[[dict[str, str]], _Made], sizes: Mapping[str, str]
+) -> tuple[_Made, dict[str, str]]:
+    """What can be made with the sizes that it turns out to need, and which these are."""
+    given: dict[str, str] = {}
+    while True:
+        try:
+            return make(given), given
+        except Open as size:
+            if size.name in given or size.name not in sizes:
+                raise
+            given[size.name] = sizes[size.name]
 
 
 def _made(
@@ -147,12 +168,18 @@ def mesh_of(text: str) -> Mesh:
     return Mesh(tuple(axes.items()))
 
 
-def overrides_of(pairs: list[str]) -> dict[str, str]:
+def overrides_of(pairs: list[str]) -> dict[str, Expression]:
     """`--set` texts by name; the values are expressions of the language."""
-    found: dict[str, str] = {}
+    found: dict[str, Expression] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise fail(f"'{pair}' is not an override", help="write --set name=value")
-        found[name.strip()] = value.strip()
+        found[name.strip()] = Expression(value.strip())
     return found
+
+
+def recalled(overrides: Mapping[str, object]) -> dict[str, object]:
+    """Overrides that a file kept, as they were: its texts are expressions."""
+    return {name: Expression(value) if isinstance(value, str) else value
+            for name, value in overrides.items()}

@@ -122,7 +122,9 @@ def call(
             return _cast(callee, args, keywords, frame, span)
         case Kind():
             return _convert(callee, args, keywords, span)
-    raise fail(f"{describe(callee)} cannot be called", span)
+    hint = f"a text is no function; from Python: Expression({callee!r})"
+    raise fail(f"{describe(callee)} cannot be called", span,
+               help=hint if isinstance(callee, str) else "")
 
 
 def method(instance: Instance, name: str, span: Span) -> Function:

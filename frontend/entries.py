@@ -25,6 +25,10 @@ GENERIC_DEFAULTS = {"T": "f32", "U": "f32", "Float": "f32", "Int": "i64"}
 class Open(UserError):
     """A size that is for the caller, or the data, to say."""
 
+    def __init__(self, name: str, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic)
+        self.name = name
+
 
 @dataclass(slots=True)
 class Sizes:
@@ -122,7 +126,7 @@ def _named(name: str, node: s.Expr, sizes: Sizes, frame: Frame) -> object:
         return value
     value = sizes.get(name)
     if value is MISSING:
-        raise Open(Diagnostic(
+        raise Open(name, Diagnostic(
             f"the size of the dimension '{name}' is not known", node.span,
             help=nearest(name, sizes.given)
             or f"give it by name, as in {name}=8 (--set {name}=8 in a shell)"))

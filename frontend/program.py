@@ -18,12 +18,11 @@ from anabranch.frontend import control, gradients, readers, recurrence, subscrip
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.entries import Sizes, bound_names, build_entry
-from anabranch.frontend.evaluate import Frame, evaluate
-from anabranch.frontend.parse import parse_expression
-from anabranch.frontend.recipe import Shapes, make_model
+from anabranch.frontend.evaluate import Frame
+from anabranch.frontend.recipe import Shapes, make_model, meant
 from anabranch.frontend.scope import File, Files, library, load_file
 from anabranch.frontend.steps import Training, build_training
-from anabranch.frontend.values import MISSING, Function, Model, Scope
+from anabranch.frontend.values import MISSING, Expression, Function, Model, Scope
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import Collector, UserError, fail, nearest
 from anabranch.ir.types import DTYPES, TensorType
@@ -135,10 +134,10 @@ class Program:
 
 
 def _values(given: Mapping[str, object], scope: Scope) -> dict[str, object]:
-    """Texts are expressions, but for names of dtypes."""
+    """Expressions have their values, but for names of dtypes."""
     frame = Frame(scope, Builder("argument"))
-    return {name: evaluate(parse_expression(value), frame)
-            if isinstance(value, str) and value not in DTYPES else value
+    return {name: meant(name, value, frame)
+            if isinstance(value, Expression) and value not in DTYPES else value
             for name, value in given.items()}
 
 

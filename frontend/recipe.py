@@ -17,8 +17,10 @@ from anabranch.frontend.models import instantiate, place
 from anabranch.frontend.parse import parse_expression
 from anabranch.frontend.signatures import Argument
 from anabranch.frontend.values import (
+    MISSING,
     Deferred,
     Dtype,
+    Expression,
     Function,
     Instance,
     Model,
@@ -27,7 +29,7 @@ from anabranch.frontend.values import (
     Tensor,
     describe,
 )
-from anabranch.ir.diagnostics import Span, fail, nearest
+from anabranch.ir.diagnostics import Span, UserError, fail, nearest
 
 LINES = ("steps", "data", "optimizer", "clip", "precision", "micro", "ema", "metrics")
 ALWAYS = ("steps", "micro", "clip", "ema")  # may be set though no line says them
@@ -113,7 +115,9 @@ def prepared(
         raise fail(f"'{definition.model.id}' is not a model", definition.model.span,
                    help=nearest(definition.model.id, scope.visible()))
     frame = Frame(scope, builder)
-    values = {name: _value(given, replace(frame, waits=True)) for name, given in overrides.items()}
+    texts = {p.name for p in model.definition.params}
+    values = {name: _value(name, given, replace(frame, waits=True), name in texts)
+              for name, given in overrides.items()}
     instance = make_model(model, definition, values, frame)
     recipe = Recipe(definition, scope.inner(dict(instance.scope.names)), instance, builder,
                     values, shapes)
@@ -153,11 +157,26 @@ def make_model(
     return instance
 
 
-def _value(given: object, frame: Frame) -> object:
-    """An override: a Python value, or the text of an expression."""
-    if isinstance(given, str):
-        return evaluate(parse_expression(given), frame)
+def _value(name: str, given: object, frame: Frame, may_be_text: bool) -> object:
+    """An override: a Python value, or an expression. A line of a recipe is written as in the file,
+    while an argument of the model may be a plain text."""
+    if isinstance(given, Expression) or (isinstance(given, str) and not may_be_text):
+        return meant(name, given, frame)
     return given
+
+
+def meant(name: str, text: str, frame: Frame) -> object:
+    """What is given to a name as an expression."""
+    file = f"<{name}>"
+    try:
+        tree = parse_expression(text, file)
+        if isinstance(tree, s.Name) and frame.scope.find(tree.id) is MISSING:
+            raise fail(f"'{text}' is not defined", tree.span,
+                       help=f"a text has quotes of its own: {name}=\"{text}\"")
+        return evaluate(tree, frame)
+    except UserError as error:
+        error.sources = {**error.sources, file: text}
+        raise
 
 
 def check_overrides(recipe: Recipe, sizes: Collection[str]) -> None:

@@ -21,6 +21,16 @@ from anabranch.ir.types import TensorType, integers, tensor
 WEAK, SCALAR, FULL = range(3)  # of literals and index values; of 0-d tensors; of the others
 
 
+class Expression(str):
+    """A text from outside that stands for what it says in the language: `relu`, `2 * n`. A plain
+    text of Python is a text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Expression({str.__repr__(self)})"
+
+
 @dataclass(frozen=True, slots=True)
 class Element:
     """A scalar expression and how much its dtype weighs in a promotion (`WEAK` .. `FULL`).

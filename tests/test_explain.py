@@ -129,3 +129,39 @@ def test_an_unknown_value_is_answered_with_the_nearest_one(
     path.write_text(LAYERS)
     assert main(["explain", str(path), "layers.0.upp"]) == 1
     assert "did you mean 'layers.0.up'?" in capsys.readouterr().err
+
+
+def test_sizes_that_the_data_say_are_given_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that the recipe asks for, that the function does, or both; others are refused."""
+    path = tmp_path / "net.ab"
+    path.write_text("""
+model Net(dim: int):
+    first: Linear(dim, dim)
+
+    def forward(x: f32[B, S, dim]) -> f32[B, S, dim]:
+        return first(x)
+
+    def twice(z: f32[B, S, dim], w: f32[R]) -> f32[R]:
+        return w * sum(first(z))
+
+    def loss(x: f32[B, S, dim], y: f32[B, S, dim]) -> f32[]:
+        return mse(forward(x), y)
+
+train Net(dim=4):
+    steps     = 5
+    data      = arrays(batch=2)
+    optimizer = adamw(lr=0.1)
+""")
+    for arguments, shown in {
+        "forward --set S=5": "f32[2, 5, 4]", "forward --set S=5 --set B=3": "f32[3, 5, 4]",
+        "loss --set S=6 --set dim=3": "f32[2, 6, 3]", "train --set S=6": "f32[2, 6, 4]",
+        "Net.twice --set S=6 --set R=3 --set B=5": "f32[5, 6, 4]",
+    }.items():
+        assert main(["explain", str(path), "--function", *arguments.split()]) == 0
+        assert shown in capsys.readouterr().out
+    assert main(["explain", str(path), "--function", "forward"]) == 1
+    assert "--set S=8 in a shell" in capsys.readouterr().err
+    assert main(["explain", str(path), "--function", "loss", "--set", "S=6", "--set", "Z=1"]) == 1
+    assert "takes no 'Z'" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint
 from anabranch.runtime.arrays import Array
 from anabranch.runtime.session import Session
+from anabranch.subjects import recalled
 from anabranch.weights import Fit, load_weights
 
 
@@ -83,7 +84,7 @@ def _states(args: argparse.Namespace, plan: Plan) -> dict[str, Array]:
 
 def _planned(args: argparse.Namespace, notes: str) -> Plan:
     known = json.loads(notes) if notes else {"model": None, "set": {}}
-    overrides: dict[str, object] = {**known["set"], **overrides_of(args.set)}
+    overrides: dict[str, object] = {**recalled(known["set"]), **overrides_of(args.set)}
     if args.temperature is not None:
         overrides["temperature"] = args.temperature
     model, mesh = args.model or known["model"], mesh_of(args.mesh)

@@ -63,7 +63,9 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--micro", type=integer(1), metavar="N", help="micro-batches in a step")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         type=understood(lambda text: overrides_of([text])),
-                        help="override a line of the recipe or an argument of the model")
+                        help="override a line of the recipe or an argument of the model; VALUE is "
+                        "read as in a program: 0.1, None, [1, 2], relu, sgd(lr=0.1); a text has "
+                        "quotes of its own: --set 'mode=\"same\"'")
     add_readers(parser)
     parser.add_argument("--seed", type=integer(-(2**63), 2**63 - 1), default=0,
                         help="seed of all random draws")

@@ -43,6 +43,7 @@ from anabranch.runtime.checkpoint import Progress, listed
 from anabranch.runtime.data import Reader, make_reader
 from anabranch.runtime.session import Session
 from anabranch.runtime.world import FailedElsewhere, World, together, world_of_environment
+from anabranch.subjects import recalled
 from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train
 from anabranch.weights import Fit, load_weights
 
@@ -174,7 +175,7 @@ def _settings(args: argparse.Namespace, done: Progress) -> dict[str, Any]:
     steps = {} if args.steps is None else {"steps": args.steps}
     data = str(Path(args.data).resolve()) if args.data else known.get("data")
     return {"model": args.model or known.get("model"), "data": data,
-            "set": {**known.get("set", {}), **overrides_of(args.set), **steps}}
+            "set": {**recalled(known.get("set", {})), **overrides_of(args.set), **steps}}
 
 
 def _again(args: argparse.Namespace, run: Run) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.cli import main
 from anabranch.generation import harmless
 from anabranch.runtime.errors import RunError, WeightError
 from tests.end_to_end.conftest import TINY
@@ -273,3 +274,55 @@ def test_a_mesh_is_not_written_as_a_dict(program: ab.api.Program) -> None:
 def test_a_plan_is_printed_in_one_line(plan: ab.Plan) -> None:
     assert repr(plan).startswith("<Plan of train, eval, init, next on Mesh(data=2): ")
     assert "\n" not in repr(plan)
+
+
+MODES = """
+model Net(mode: str, act):
+    scale: f32[3] = constant(2.0)
+
+    def forward(x: f32[3]) -> f32[3]:
+        return act(x * scale) if mode == "softmax" else x + scale
+
+    def loss(x: f32[3]) -> f32[]:
+        return mean(forward(x) ** 2)
+
+train Net(mode="softmax", act=relu):
+    steps     = 1
+    data      = arrays(batch=3)
+    optimizer = sgd(lr=0.0)
+"""
+ROW = np.array([-1, 2, 3], "f4")
+
+
+@pytest.mark.parametrize("mode", ["softmax", "no name", "1 +", "f32"])
+def test_a_text_given_to_a_model_is_that_text(mode: str) -> None:
+    """Even if it is the name of something."""
+    program = ab.loads(MODES)
+    expected = np.maximum(2 * ROW, 0) if mode == "softmax" else 2 + ROW
+    forward = program.Net(mode=mode, act=ab.Expression("relu")).forward
+    with ab.Session(ab.compile(forward, x=ROW, cached=False)) as session:
+        session.load_state_dict({"scale": np.full(3, 2, "f4")})
+        np.testing.assert_allclose(session(x=ROW), expected)
+    with ab.Session(ab.compile(program.train, set={"mode": mode}, cached=False)) as session:
+        assert session.step(x=ROW) == pytest.approx(float(np.mean(expected ** 2)))
+
+
+def test_a_text_is_not_called_as_the_function_of_its_name() -> None:
+    with pytest.raises(ab.UserError, match=r"from Python: Expression\('relu'\)"):
+        ab.compile(ab.loads(MODES).Net(mode="softmax", act="relu").forward, x=ROW)
+
+
+def test_a_shell_gives_expressions_and_texts_in_quotes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "modes.ab"
+    path.write_text(MODES)
+    command = ["dump", str(path), "--function", "loss", "--set"]
+    assert main([*command, 'mode="double"']) == 0
+    assert "+ %scale" in capsys.readouterr().out
+    assert main([*command, "act=sigmoid"]) == 0
+    assert "exp(" in capsys.readouterr().out
+    assert main([*command, "mode=double"]) == 1
+    error = capsys.readouterr().err
+    assert "<mode>:1:1: error: 'double' is not defined\n    double\n    ^~~~~~" in error
+    assert 'a text has quotes of its own: mode="double"' in error

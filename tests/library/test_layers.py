@@ -110,7 +110,7 @@ TORCH: dict[str, tuple[dict[str, object], nn.Module, Shapes]] = {
     "Conv2d without bias": (
         {"inputs": 2, "outputs": 3, "size": [2, 3], "dilation": 2, "bias": False},
         nn.Conv2d(2, 3, (2, 3), dilation=2, bias=False), ((2, 2, 7, 6),)),
-    "Conv3d": ({"inputs": 2, "outputs": 3, "size": 2, "padding": '"same"'},
+    "Conv3d": ({"inputs": 2, "outputs": 3, "size": 2, "padding": "same"},
                nn.Conv3d(2, 3, 2, padding="same"), ((1, 2, 3, 4, 2),)),
     "ConvTranspose1d": ({"inputs": 2, "outputs": 3, "size": 3, "stride": 2},
                         nn.ConvTranspose1d(2, 3, 3, 2), ((2, 2, 4),)),
