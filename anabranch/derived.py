@@ -106,13 +106,14 @@ class Derived:
 
     @cached_property
     def gradient(self) -> list[str]:
-        """The statements beyond those of the op itself; `d.x` is the gradient by x. Empty where
-        nothing has one."""
+        """The statements beyond those of the op itself; `d.x` is the gradient by x, and `d.x.1`
+        are parts of it. Empty where nothing has one."""
         backward = _backward(self.function)
         if backward is None:
             return []
         forward = {line for line in written(self.plain) if not line.startswith(UNNAMED)}
         names = Plain(Names())
+        _name_gradients(backward, names)
         lines = [line for line in written(backward, names) if line not in forward]
         return lines + list(_renamings(backward, names))
 
@@ -233,14 +234,31 @@ def _distinct(found: Derived) -> int:
 # ---- statements
 
 
+def _gradients(backward: IrFunction) -> list[tuple[str, Value]]:
+    """The gradients by the arguments, with the names that they should have."""
+    assert backward.body.last is not None
+    return [(f"d.{argument.value.name}", value) for argument, value in zip(
+        float_inputs(backward), backward.body.last.operands, strict=False)]
+
+
+def _name_gradients(backward: IrFunction, names: Plain) -> None:
+    """Names are given out in order, and a gradient is often a sum of what has its name: it comes
+    before its parts."""
+    for value in backward.body.args:
+        names.of(value)
+    named: set[Value] = {*backward.body.args}
+    for wanted, value in _gradients(backward):
+        if value not in named:
+            value.name = wanted
+            names.of(value)
+            named.add(value)
+
+
 def _renamings(backward: IrFunction, names: Plain) -> Iterator[str]:
     """What is the gradient of an argument and has the name of something else."""
-    assert backward.body.last is not None
-    for argument, value in zip(
-            float_inputs(backward), backward.body.last.operands, strict=False):
-        wanted, name = f"d.{argument.value.name}", names.of(value)
-        if name != wanted and not name.startswith(f"{wanted}."):
-            yield f"{wanted} = {name}"
+    for wanted, value in _gradients(backward):
+        if names.of(value) != wanted:
+            yield f"{wanted} = {names.of(value)}"
 
 
 def written(function: IrFunction, names: Plain | None = None) -> list[str]:

@@ -50,6 +50,7 @@ def subject_of(
     stages: int = 1, micro: int | None = None,
 ) -> Subject:
     """What the words of a command line mean. Raises `UserError`."""
+    settings = {name: Expression(text) for name, text in settings.items()}
     if model or (program.recipes and function in ("", *OF_RECIPE)):
         settings = settings if micro is None else {**settings, "micro": str(micro)}
         return _of_recipe(program, model, function, settings, stages)

@@ -80,7 +80,7 @@ class Tables:
         return self.comms.setdefault((ranks, kind), len(self.comms))
 
     def loc(self, loc: Loc) -> int:
-        return self.locs.setdefault(p.Loc(loc.file, loc.line, loc.path), len(self.locs))
+        return self.locs.setdefault(p.Loc(loc.file, loc.line, loc.path, loc.col), len(self.locs))
 
 
 def shard_of(

@@ -111,12 +111,12 @@ class Chain:
         try:
             part.kernel.function(ints, floats, part.buffers)
         except IndexError as error:
-            raise RunError(f"{error}, at {self._loc(part.launch)}") from error
+            raise RunError(f"{error}, at {self._loc(part.launch).exactly}") from error
 
     def _index_error(self, part: _Table) -> RunError:
         value, bound = int(part.status["value"]), int(part.status["bound"])
         launch = part.launches[int(part.status["launch"])]
-        return RunError(f"index {value} is outside 0..{bound - 1}, at {self._loc(launch)}")
+        return RunError(f"index {value} is outside 0..{bound - 1}, at {self._loc(launch).exactly}")
 
     def _loc(self, launch: Launch) -> Loc:
         return self.binding.locs[launch.loc]

@@ -7,6 +7,7 @@ registers out, and a step's result is complete when every piece of every fetch h
 
 from __future__ import annotations
 
+import difflib
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -48,8 +49,11 @@ class Feeds:
         if missing or unknown:
             names = ", ".join(self._wanted) or "nothing"
             wrong = [f"{name} is missing" for name in missing]
-            wrong += [f"it has no {name}" for name in unknown]
-            raise FeedError(f"the program wants {names}: {', '.join(wrong)}")
+            for name in unknown:
+                near = difflib.get_close_matches(name.casefold(), missing or self._wanted, n=1)
+                wrong.append(f"it has no {name}{f'; did you mean {near[0]}?' if near else ''}")
+            types = "".join(f"; {name} is {self._type(name)}" for name in missing)
+            raise FeedError(f"the program wants {names}: {', '.join(wrong)}{types}")
         batch = {
             name: to_storage(given[name], value.dtype, value.shape, name)
             for name, value in self._wanted.items()
@@ -57,6 +61,10 @@ class Feeds:
         with self._lock:
             self._batches[step] = batch
             self._left[step] = self._readers
+
+    def _type(self, name: str) -> str:
+        value = self._wanted[name]
+        return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
     def copy(self, step: int, register: Register, k: int, target: Bytes, dtype: str) -> None:
         array = self._batches[step][self._port_of[register.id]]

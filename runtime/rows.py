@@ -115,13 +115,32 @@ def load_arrays(source: Any) -> dict[str, Any]:
 
 def _read_npz(source: Any) -> dict[str, Any]:
     try:
-        file = np.load(source, allow_pickle=False)
+        file = _loaded(source)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise ValueError("it is not an .npz file, which names its arrays")
         with file:
-            return {name: file[name] for name in file.files}
+            return {name: _numbers(file, name) for name in file.files}
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
         raise FeedError(f"cannot read arrays from {source}: {error}") from error
+
+
+def _loaded(source: Any) -> Any:
+    try:
+        return np.load(source, allow_pickle=False)
+    except ValueError as error:  # what NumPy says of anything that is none of its files
+        if "pickle" not in str(error):
+            raise
+        raise ValueError("it is not an .npz file, which names its arrays") from error
+
+
+def _numbers(file: np.lib.npyio.NpzFile, name: str) -> Any:
+    try:
+        return file[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise ValueError(f"'{name}' is an array of Python objects; save numbers, as in "
+                         f"numpy.asarray({name}, numpy.float32)") from error
 
 
 # ---- tables -------------------------------------------------------------------------------------

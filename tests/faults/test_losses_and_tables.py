@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,7 @@ def test_a_place_outside_a_table_is_named_with_its_size(place: int, pin: str, me
     with pytest.raises(RunError) as failure:
         run(LOOK_UP.format(pin=pin), {"ids": np.array([place]), "table": counted(4, 2)}, mesh)
     assert f"index {place} is outside 0..3, at <program>:2" in str(failure.value)
+    assert re.search(r"at <program>:2:\d+ ", str(failure.value))
 
 
 SET = """

@@ -75,6 +75,26 @@ def test_gradients_are_statements() -> None:
     assert derived("one_hot").gradient == []
 
 
+TWICE = """
+op twice(a: f32[N], b: f32[N]) -> f32[N]:
+    y[n] = a[n] * b[n]
+    z[n] = y[n] * a[n]
+    return z
+"""
+
+
+def test_the_statement_with_the_name_of_a_gradient_is_the_whole_of_it() -> None:
+    """Its parts are numbered; a reader looks for `d.a`."""
+    twice = find("twice", loads(TWICE)).function
+    assert twice is not None
+    found = derive(twice)
+    assert found is not None
+    assert found.gradient == [
+        "d.y[n] = d.result[n] * a[n]", "d.a.1[n] = d.result[n] * y[n]",
+        "d.a.2[n] = d.y[n] * b[n]", "d.b[n] = d.y[n] * a[n]",
+        "d.a[i0] = d.a.1[i0] + d.a.2[i0]"]
+
+
 # ---- every op
 
 

@@ -123,3 +123,12 @@ def test_a_text_that_is_too_short_says_what_is_needed(tmp_path: Path, size: int)
     path.write_bytes(b"x" * size)
     with pytest.raises(FeedError, match="a window of 10 needs at least 12"):
         make_reader("text", path, 1, {"window": 10, "batch": 3})
+
+
+def test_a_file_that_holds_objects_says_which_array_has_them(tmp_path: Path) -> None:
+    path = npz(tmp_path, x=X, label=np.array([object()] * len(X)))
+    with pytest.raises(FeedError, match=r"'label' is an array of Python objects; save numbers"):
+        make_reader("arrays", path, 0, {"batch": 4})
+    path.write_text("no archive")
+    with pytest.raises(FeedError, match=r"it is not an \.npz file, which names its arrays"):
+        make_reader("arrays", path, 0, {"batch": 4})
