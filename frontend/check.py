@@ -53,6 +53,7 @@ class _Names:
     def __init__(self, scope: Scope, found: Collector) -> None:
         self.scope, self.found = scope, found
         self.reported: set[str] = set()
+        self.places: set[int] = set()  # identities of names that stand in subscripts
 
     def function(self, node: s.OpDef | s.FuncDef, outer: Names) -> None:
         params = frozenset(p.name for p in node.params)
@@ -246,6 +247,9 @@ class _Names:
                 self.children(node, local, indexed=indexed)
 
     def children(self, node: s.Node, local: Names, *, indexed: bool) -> None:
+        if isinstance(node, s.Index):
+            self.places |= {id(n) for item in node.items for n in s.walk(item)}
+            self.places.discard(id(node.value))
         for child in s.children(node):
             self.expression(child, local, indexed=indexed)
 
@@ -270,10 +274,11 @@ class _Names:
             return
         self.reported.add(node.id)
         close = nearest(node.id, [*local, *self.scope.visible()]) if len(node.id) > 1 else ""
-        if indexed and not close:
+        if indexed and not close and id(node) in self.places:
             self.found.add(f"'{node.id}' is neither on the left nor reduced", node.span,
                            help=f"nothing is summed unsaid: sum over it with sum[{node.id}](...)")
         else:
+            close = close or nearest(node.id, local)
             self.found.add(f"'{node.id}' is not defined", node.span, help=close)
 
     def fits(

@@ -95,8 +95,13 @@ def _output(result: Sequence[object] | None, factors: Sequence[Factor], span: Sp
     dots = sorted({label for label in used if isinstance(label, tuple)}, reverse=True)
     if result is None:
         single = [label for label in used if used.count(label) == 1 and label not in dots]
-        return (*dots, *sorted(single, key=str))
+        return (*dots, *sorted(single, key=_in_order))
     return tuple(each for label in result for each in (dots if label is ... else [label]))
+
+
+def _in_order(label: Label) -> tuple[int, str]:
+    """Letters by the alphabet, numbers by size."""
+    return (label, "") if isinstance(label, int) else (0, str(label))
 
 
 def _shown(label: Label) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.arrange import Recurrence
+from anabranch.frontend.bounds import judge
 from anabranch.frontend.evaluate import NOTHING, Frame, Index, evaluate, executes
 from anabranch.frontend.expressions import as_element
 from anabranch.frontend.indexing import computed, element_at, indexed, pads_of, subscripts_of
@@ -180,6 +181,7 @@ class _Elaboration:
             raise fail(f"'{name}' is read while it is being defined", node.span,
                        help="in a recurrence, index statements read elements of one another")
         subscripts = subscripts_of(node.items, frame, index)
+        node = _started(node, subscripts[0], self.members[name], index)
         pads = pads_of(node)
         seen = _Seen(self.within[-1], name, tuple(subscripts[0]), node, bool(pads))
         self.seen.append(seen)
@@ -217,6 +219,21 @@ class _Elaboration:
         builder.function.body.append(scan)
         results = dict(zip(inside, map(builder.tensor, scan.results), strict=True))
         return {name: results.get(name, tensor) for name, tensor in self.made.items()}
+
+
+def _started(node: s.Index, places: Sequence[Expr], member: _Member, index: Index) -> s.Index:
+    """A read that stands where a condition proves the earlier element to be there. What it would
+    start from is never seen."""
+    if node.keywords or not index.conditions or len(places) != len(member.shape):
+        return node
+    moved = any(form is not None and form.constant and form.terms == ((dim[0], 1),)
+                for dim, form in zip(member.index.dims, map(affine, places), strict=True)
+                if len(dim) == 1)
+    if not moved or any(judge(place, size, index.extents, index.conditions).verdict != "inside"
+                        for place, size in zip(places, member.shape, strict=True)):
+        return node
+    return replace(node, keywords=(
+        s.Keyword("pad", s.Constant(False, span=node.span), span=node.span),))
 
 
 # ---- The index of a recurrence

@@ -91,6 +91,57 @@ def test_a_weak_start_becomes_what_the_statement_gives():
     close(y, [1.0, 2.0, 3.5])
 
 
+PROVEN = program("""
+    op sums(x: T[N]) -> T[N]:
+        y[n] = where(n == 0, x[n], y[n - 1] + x[n])
+        return y
+
+    op ahead(x: T[N]) -> T[N]:
+        y[n] = where(n < N - 1, y[n + 1], 0) + x[n]
+        return y
+
+    op fibonacci(x: T[N]) -> T[N]:
+        y[n] = x[n] + (where(n >= 2, y[n - 1] + y[n - 2], where(n == 1, y[n - 1], 1)))
+        return y
+
+    op two(x: T[N]) -> T[N]:
+        a[n] = where(n > 0, b[n - 1], 1) + x[n]
+        b[n] = where(n > 0, a[n - 1], 0) + a[n]
+        return b
+
+    op ever(x: bool[N]) -> bool[N]:
+        y[n] = where(n > 0, y[n - 1] or x[n], x[n])
+        return y
+    """)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int8])
+def test_a_condition_that_proves_an_earlier_place_needs_no_start(dtype):
+    x = np.array([1, 2, 0, 1, 3], dtype)
+    a, b, f = [], [], []
+    for n, each in enumerate(x.tolist()):
+        a.append((b[n - 1] if n else 1) + each)
+        b.append((a[n - 1] if n else 0) + a[n])
+        f.append(each + (f[n - 1] + f[n - 2] if n >= 2 else f[n - 1] if n else 1))
+    for name, expected in {"sums": np.cumsum(x), "ahead": np.cumsum(x[::-1])[::-1],
+                           "fibonacci": f, "two": b}.items():
+        y = call(PROVEN, name, x=x)
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(call(PROVEN, "ever", x=x == 0), np.cumsum(x == 0) > 0)
+
+
+@pytest.mark.parametrize("text", ["where(n > 1, y[n - 3], 0)", "where(x[n] > 0, y[n - 1], 0)",
+                                  "where(n >= 0, y[n - 1], 0)"])
+def test_a_condition_that_proves_nothing_is_no_start(text):
+    with pytest.raises(UserError, match="'y' is read before it is known"):
+        program(f"""
+            op f(x: f32[N]) -> f32[N]:
+                y[n] = {text} + x[n]
+                return y
+            """)
+
+
 LSTM = program("""
     op lstm(x: T[B, S, I], w: T[G, I], u: T[G, H], h0: T[B, H], c0: T[B, H]
             ) -> T[B, S, H], T[B, S, H]:

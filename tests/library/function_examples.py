@@ -88,6 +88,7 @@ SUMS = [
     Called('einsum("ij,jk,kl->il", x, y, z)',
            lambda x, y, z: torch.einsum("ij,jk,kl->il", x, y, z),
            {"x": (2, 3), "y": (3, 4), "z": (4, 5)}),
+    Called("einsum(x, [10, 2])", lambda x: torch.einsum(x, [10, 2]), {"x": XY["x"]}),
     Called("einsum(x, [0, 1], y, [1, 2], [0, 2])",
            lambda x, y: torch.einsum(x, [0, 1], y, [1, 2], [0, 2]), XY),
 ]

@@ -120,7 +120,7 @@ TORCH: dict[str, tuple[dict[str, object], nn.Module, Shapes]] = {
     "ConvTranspose3d": ({"inputs": 1, "outputs": 2, "size": 2, "bias": False},
                         nn.ConvTranspose3d(1, 2, 2, bias=False), ((1, 1, 2, 3, 2),)),
     "Embedding": ({"count": 6, "dim": 3}, nn.Embedding(6, 3), ()),
-    **{f"EmbeddingBag {mode}": ({"count": 6, "dim": 3, "mode": f'"{mode}"'},
+    **{f"EmbeddingBag {mode}": ({"count": 6, "dim": 3, "mode": mode},
                                 nn.EmbeddingBag(6, 3, mode=mode), ())
        for mode in ("mean", "sum", "max")},
     "MultiHeadAttention": ({"dim": 6, "heads": 2}, ATTENTION, ((2, 3, 6), (2, 4, 6))),

@@ -68,6 +68,11 @@ op stopped(x: f64[N, A]) -> f64[N, A]:
 op by_the_place(x: f64[N], s: f64[N]) -> f64[N]:
     y[n] = where(n > 1, y[n - 1, pad=s[n]] * x[n], x[n] * sum[k if k == n](s[k] * x[k]))
     return y
+
+op where_it_is_known(x: f64[N], w: f64[N]) -> f64[N]:
+    a[n] = where(n >= 2, a[n - 1] * a[n - 2], x[n]) * w[n]
+    y[n] = where(n == 0, a[n], y[n - 1] + a[n])
+    return y
 """)
 
 draw = np.random.default_rng(5).standard_normal
@@ -82,6 +87,7 @@ CASES: dict[str, dict[str, Any]] = {
     "flat_in_between": {"x": (4, 3), "w": (4, 3)},
     "stopped": {"x": (4, 3)},
     "by_the_place": {"x": (4,), "s": (4,)},
+    "where_it_is_known": {"x": (5,), "w": (5,)},
 }
 
 
