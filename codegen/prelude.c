@@ -47,7 +47,7 @@ AB_INLINE float ab_round_bf16(float x) { return ab_from_bf16(ab_to_bf16(x)); }
 #define AB_FLOAT(T, N, F)                                                                           \
     AB_INLINE T ab_max_##N(T a, T b) { return (a >= b) | (a != a) ? a : b; }                        \
     AB_INLINE T ab_min_##N(T a, T b) { return (a <= b) | (a != a) ? a : b; }                        \
-    AB_INLINE T ab_sign_##N(T x) { return x != x ? x : (T)((x > 0) - (x < 0)); }                    \
+    AB_INLINE T ab_sign_##N(T x) { return (T)((x > 0) - (x < 0)); }                                 \
     AB_INLINE T ab_square_##N(T x) { return x * x; }                                                \
     AB_INLINE T ab_cube_##N(T x) { return x * x * x; }                                              \
     AB_INLINE T ab_rsqrt_##N(T x) { return 1 / __builtin_sqrt##F(x); }                              \

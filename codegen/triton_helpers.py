@@ -98,7 +98,7 @@ def ab_multiply(a, b):
     "ab_sign": '''
 def ab_sign(x):
     x = tl.to_tensor(x)
-    return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, x)).to(x.dtype)
+    return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, 0.0)).to(x.dtype)
 ''',
     "ab_int_sign": '''
 def ab_int_sign(x):

@@ -151,7 +151,10 @@ def _is_neutral(fn: str, elements: Sequence[Element]) -> bool:
 
 
 def _on_bools(fn: str, elements: Sequence[Element], level: int, span: Span) -> Element:
-    """As in PyTorch: the sum of bools is `or`, the product `and`; a quotient is f32."""
+    """As in PyTorch: the sum of bools is `or`, the product `and`, the sign the bool itself; a
+    quotient is f32."""
+    if fn == "sign":
+        return elements[0]
     if fn in OF_BOOLS:
         args = tuple(element.expr for element in elements)
         return Element(Call(OF_BOOLS[fn], args), "bool", level)

@@ -73,6 +73,11 @@ def _erf(x: Any) -> Any:
     return total.astype(array.dtype)
 
 
+def _sign(x: Any) -> Any:
+    """Of nan it is 0, as in PyTorch."""
+    return np.where(np.isnan(x), np.zeros_like(x), np.sign(x))
+
+
 def _floordiv(a: Any, b: Any) -> Any:
     """Floor division; by the integer 0 it gives 0 (the surrounding guard discards it)."""
     if np.issubdtype(np.asarray(b).dtype, np.integer):
@@ -174,7 +179,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "pow": Primitive(2, "same", 20, _pow, _pow_partials),
     "neg": Primitive(1, "same", 1, np.negative, _unary(lambda x, y, d: _const(-1.0, d))),
     "abs": Primitive(1, "same", 1, np.abs, _unary(lambda x, y, d: _fn("sign", x))),
-    "sign": Primitive(1, "same", 1, np.sign, lambda a, y, d: (None,)),
+    "sign": Primitive(1, "same", 1, _sign, lambda a, y, d: (None,)),
     "min": Primitive(2, "same", 1, np.minimum, _extremum_partials("lt")),
     "max": Primitive(2, "same", 1, np.maximum, _extremum_partials("gt")),
     # transcendental

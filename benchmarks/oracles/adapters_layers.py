@@ -144,6 +144,8 @@ def _local_response_norm(x: Operand, size: int, alpha: float = 1e-4, beta: float
 
 @adapter("nn.functional.normalize")
 def _normalize(x: Operand, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> str:
+    if x.ndim == 0:
+        return f"normalize({x}[None], {float(p)}, {dim}, {eps})[0]"
     return f"normalize({x}, {float(p)}, {dim}, {eps})"
 
 

@@ -110,6 +110,8 @@ def _soft_margin(x: Operand, sign: Operand, size_average: Any = None, reduce: An
 
 @adapter("nn.functional.cosine_similarity")
 def _cosine(x: Operand, y: Operand, dim: int = 1, eps: float = 1e-8) -> str:
+    if x.ndim == y.ndim == 0:
+        return f"cosine_similarity({x}[None], {y}[None], {dim}, {eps})"
     return f"cosine_similarity({x}, {y}, {dim}, {eps})"
 
 

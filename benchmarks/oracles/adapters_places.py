@@ -201,14 +201,15 @@ def _bag(table: Operand, ids: Operand, offsets: Any = None, max_norm: Any = None
          norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean",
          sparse: bool = False, per_sample_weights: Any = None, include_last_offset: bool = False,
          padding_idx: Any = None) -> str:
-    if max_norm is not None or padding_idx is not None or include_last_offset:
-        raise Unsupported("embedding_bag has no max_norm, padding or last offset")
+    if max_norm is not None:
+        raise Unsupported("embedding_bag renormalises no rows: its table is not changed")
     rows = ids if ids.ndim == 1 else f"reshape({ids}, [-1])"
-    count = ids.shape[0] if ids.ndim == 2 else offsets.shape[0]
+    count = ids.shape[0] if ids.ndim == 2 else offsets.shape[0] - include_last_offset
     length = ids.shape[0] if ids.ndim == 1 else ids.shape[0] * ids.shape[1]
     bags = (f"bag_ids({offsets}, {length})" if ids.ndim == 1
             else f"arange({length}) // {ids.shape[1]}")
     weights = per_sample_weights
     if isinstance(weights, Operand) and weights.ndim == 2:
         weights = f"reshape({weights}, [-1])"
-    return f'embedding_bag({rows}, {table}, {bags}, {count}, "{mode}", {weights})'
+    padding = None if padding_idx is None else padding_idx % table.shape[0]
+    return f'embedding_bag({rows}, {table}, {bags}, {count}, "{mode}", {weights}, {padding})'

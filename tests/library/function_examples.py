@@ -142,6 +142,11 @@ PLACED = [
         k, x, torch.tensor([0, 2, 2]), mode=mode),
              {"k": np.array([0, 3, 1, 1, 2]), "x": (4, 3), "b": BAGS})
       for mode in ("sum", "mean", "max")),
+    *(Called(f'embedding_bag(k, x, b, 3, "{mode}", padding=1)',
+             lambda k, x, b, mode=mode: F.embedding_bag(
+                 k, x, torch.tensor([0, 2, 2]), mode=mode, padding_idx=1),
+             {"k": np.array([0, 3, 1, 1, 2]), "x": (4, 3), "b": BAGS}, kink=True)
+      for mode in ("sum", "mean", "max")),
     Called("bag_ids(k, 5)", lambda k: torch.tensor(BAGS), {"k": np.array([0, 2, 2])}),
     Called("bincount(k, 5)", lambda k: torch.bincount(k, minlength=5), {"k": ROWS}),
     Called("bincount(k, 5, x)", lambda k, x: torch.bincount(k, x.detach(), 5),

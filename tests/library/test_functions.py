@@ -55,6 +55,8 @@ WIDE: dict[str, float] = {
     "nanmean(x)": 30000, "segment_mean(x[0], k, 1)": 30000, "embedding_bag(k, x, bags, 1)": 30000,
     "nll(-x[:, :4], k[:1], w)": 30000, "avg_pool1d(x, 4, ceil=True)": 30000,
     "cosine_similarity(x, x)": 1, "lp_pool1d(x / 30, 2.0, 4)": 2000,
+    "vector_length(x / 200)": 424.26, "pairwise_distance(x / 200, 0 * x)": 424.26,
+    "attention(x[None, None], x[None, None], x[None, None])": 30000,
 }
 
 
