@@ -135,3 +135,8 @@ def _triplet(anchor: Operand, positive: Operand, negative: Operand, margin: floa
              reduce: Any = None, reduction: str = "mean") -> str:
     return (f"triplet_margin({anchor}, {positive}, {negative}, {float(margin)}, {float(p)}, "
             f'{eps}, {swap}, reduction="{reduction}")')
+
+
+@adapter("cdist")
+def _cdist(x: Operand, y: Operand, p: float = 2.0, compute_mode: Any = None) -> str:
+    return f"cdist({x}, {y}, {float(p)})"

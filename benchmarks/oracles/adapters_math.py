@@ -227,3 +227,32 @@ def _cummax(x: Operand, dim: int) -> str:
 @adapter("cummin")
 def _cummin(x: Operand, dim: int) -> str:
     return f"cummin({x}, axis={dim})"
+
+
+# ---- by rank: the library gives no places of medians
+
+for _name, _theirs in {"median": torch.median, "nanmedian": torch.nanmedian}.items():
+    oracle(_name)(lambda x, *args, function=_theirs, **kwargs: (
+        function(x, *args, **kwargs).values if args or kwargs else function(x)))
+
+
+@adapter("median")
+def _median(x: Operand, dim: Any = None, keepdim: bool = False) -> str:
+    return f"median({x}, axis={_axis(x, dim)}, keepdims={keepdim})"
+
+
+@adapter("nanmedian")
+def _nanmedian(x: Operand, dim: Any = None, keepdim: bool = False) -> str:
+    return f"nanmedian({x}, axis={_axis(x, dim)}, keepdims={keepdim})"
+
+
+def _quantile(name: str) -> Any:
+    def write(x: Operand, q: Any, dim: Any = None, keepdim: bool = False,
+              interpolation: str = "linear") -> str:
+        return f'{name}({x}, {q}, {_axis(x, dim)}, {keepdim}, "{interpolation}")'
+
+    return write
+
+
+for _name in ("quantile", "nanquantile"):
+    adapter(_name)(_quantile(_name))

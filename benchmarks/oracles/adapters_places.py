@@ -157,9 +157,7 @@ def _topk(x: Operand, k: int, dim: int = -1, largest: bool = True, sorted: bool 
 def _kth(x: Operand, k: int, dim: int = -1, keepdim: bool = False) -> str:
     if x.ndim == 0:
         return f"return {x}, i64(0 * {x})"
-    cut = [":"] * (dim % x.ndim) + [f"{k - 1}:{k}" if keepdim else str(k - 1)]
-    place = f"[{', '.join(cut)}]"
-    return f"values, places = sort({x}, axis={dim})\nreturn values{place}, places{place}"
+    return f"values, place = kthvalue({x}, {k}, {dim}, {keepdim})\nreturn values, place"
 
 
 @adapter("roll")

@@ -45,6 +45,25 @@ REDUCED = [
     Called("logsumexp(x, axis=0)", lambda x: x.logsumexp(0), {"x": (0, 3)}, kink=True),
 ]
 
+PARTS = np.array([0.1, 0.5, 0.83], np.float32)
+ANY: dict[str, Any] = {"x": (4, 5)}
+RANKED = [
+    Called("kthvalue(x, 2, axis=0)[0]", lambda x: x.kthvalue(2, 0).values, ANY),
+    Called("kthvalue(x, 3, keepdims=True)[1]", lambda x: x.kthvalue(3, keepdim=True).indices, ANY),
+    Called("median(x)", torch.median, ANY),
+    Called("nanmedian(x)", torch.nanmedian, {"x": GAPS}, kink=True),
+    *(Called(f"{name}(x, axis=1, keepdims=True)", lambda x, name=name: getattr(torch, name)(
+        x, 1, True).values, {"x": x}, kink=x is GAPS)
+      for name in ("median", "nanmedian") for x in ((3, 4), GAPS)),
+    *(Called(f'{name}(x, q, axis=1, interpolation="{how}")',
+             lambda x, q, name=name, how=how: getattr(torch, name)(x, q, 1, interpolation=how),
+             {"x": x, "q": PARTS}, kink=True)
+      for name, x in (("quantile", (3, 4)), ("nanquantile", GAPS))
+      for how in ("linear", "lower", "higher", "midpoint", "nearest")),
+    Called("quantile(x, 0.3, keepdims=True)", lambda x: x.quantile(0.3, keepdim=True), ANY),
+    Called("quantile(x, 0.3, axis=1)", lambda x: x.quantile(0.3, 1), {"x": GAPS}, kink=True),
+]
+
 MULTIPLIED = [
     *(Called("matmul(x, y)", torch.matmul, {"x": x, "y": y}) for x, y in [
         ((4,), (4,)), ((3, 4), (4,)), ((4,), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)),
@@ -214,6 +233,6 @@ DIVIDED = [
     for mode in (None, "floor", "trunc")
 ]
 
-GROUPS = {"reduced": REDUCED, "multiplied": [*MULTIPLIED, *SUMS], "known": [*KNOWN, *DIVIDED],
-          "placed": PLACED, "laid": LAID, "along": ALONG}
+GROUPS = {"reduced": REDUCED, "ranked": RANKED, "multiplied": [*MULTIPLIED, *SUMS],
+          "known": [*KNOWN, *DIVIDED], "placed": PLACED, "laid": LAID, "along": ALONG}
 FUNCTIONS = [example for group in GROUPS.values() for example in group]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -139,6 +140,11 @@ VECTORS = [
     Example("pairwise_distance", F.pairwise_distance, {"I": [3], "N": 4}),
     *(Example("pairwise_distance", lambda x, y, p=p: F.pairwise_distance(x, y, p),
               {"I": [3], "N": 4, "p": p}, kink=p == 0) for p in (1.0, 0.0, -1.0, -np.inf)),
+    *(Example("cdist", lambda x, y, p=p: torch.cdist(x, y, p),
+              {"I": [2], "M": 3, "K": 4, "J": [1], "N": 5, "p": p}, kink=p == 0)
+      for p in (0.0, 1.0, 2.0, 2.5, np.inf)),
+    Example("cdist", torch.cdist, {"I": [], "M": 3, "K": 2, "J": [], "N": 3},
+            {"x": np.eye(3, 2), "y": np.eye(3, 2)}, kink=True),
     *reductions("cosine_embedding",
                 lambda x, y, s, **how: F.cosine_embedding_loss(x, y, s, 0.1, **how),
                 {"I": [7], "N": 3, "margin": 0.1}, {"sign": SIGNS}, kink=True),
