@@ -47,6 +47,7 @@ ARITHMETIC = [
     Example("mul", torch.mul),
     Example("true_divide", torch.true_divide),
     Example("divide_to_zero", lambda x, y: torch.div(x, y, rounding_mode="trunc")),
+    Example("quotient", torch.div),
     Example("floor_divide", stepwise(torch.floor_divide)),
     Example("floor_divide", stepwise(torch.floor_divide), {"x": [3], "y": [3]},
             {"x": [1.0, 0.5, 6.0], "y": [0.1, 0.1, 0.2]}, kink=True),
