@@ -371,7 +371,8 @@ def _pad(x: Tensor, node: s.Index, frame: Frame) -> Expr | None:
         pad = as_element(evaluate(value, frame), frame, value.span)
         dtype, _ = elements.promoted([Element(Const(0, x.dtype), x.dtype, FULL), pad],
                                      value.span)
-        if dtype != x.dtype:
+        truth = x.dtype == "bool" and pad.expr in (Const(0, "i64"), Const(1, "i64"))
+        if dtype != x.dtype and not truth:
             raise fail(f"the pad has dtype {pad.dtype}, and the tensor {x.dtype}",
                        value.span, help=f"cast it: {x.dtype}(...)")
         return elements.convert(pad, x.dtype, value.span)

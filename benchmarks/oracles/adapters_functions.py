@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, adapter
+from benchmarks.oracles.contract import Operand, Unsupported, adapter, from_start
 
 for _name in ("erfinv", "lgamma", "digamma", "signbit", "isposinf", "isneginf",
               "bitwise_left_shift", "bitwise_right_shift"):
@@ -20,7 +21,7 @@ def _nansum(x: Operand, dim: Any = None, keepdim: bool = False) -> str:
 
 @adapter("take")
 def _take(x: Operand, ids: Operand) -> str:
-    return f"take({x}, {ids})"
+    return f"take({x}, {from_start(ids, math.prod(x.shape))})"
 
 
 @adapter("index_fill")

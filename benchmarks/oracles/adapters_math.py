@@ -219,14 +219,13 @@ for _name in ("cumsum", "cumprod", "logcumsumexp"):
     adapter(_name)(_running)
 
 
-@adapter("cummax")
-def _cummax(x: Operand, dim: int) -> str:
-    return f"cummax({x}, axis={dim})"
+for _name in ("cummax", "cummin"):
+    def _extreme(x: Operand, dim: int, function: str = _name) -> str:
+        if x.ndim == 0:
+            return f"y, places = {function}({x}[None], axis=0)\nreturn y[0], places[0]"
+        return f"{function}({x}, axis={dim})"
 
-
-@adapter("cummin")
-def _cummin(x: Operand, dim: int) -> str:
-    return f"cummin({x}, axis={dim})"
+    adapter(_name)(_extreme)
 
 
 # ---- by rank: the library gives no places of medians

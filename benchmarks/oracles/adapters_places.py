@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from benchmarks.oracles.contract import Operand, Unsupported, adapter, oracle
+from benchmarks.oracles.contract import Operand, Unsupported, adapter, from_start, oracle
 
 
 def _in_places(text: str, x: Operand, *others: Any) -> str:
@@ -26,7 +27,8 @@ def _gather(x: Operand, dim: int, index: Operand) -> str:
 
 @adapter("take_along_dim")
 def _take_along(x: Operand, index: Operand, dim: Any = None) -> str:
-    return f"take_along_axis({x}, {index}, {dim})"
+    length = math.prod(x.shape) if dim is None else x.shape[dim]
+    return f"take_along_axis({x}, {from_start(index, length)}, {dim})"
 
 
 @adapter("scatter")
@@ -178,8 +180,9 @@ def _tile(x: Operand, *counts: Any) -> str:
 
 @adapter("repeat_interleave")
 def _interleave(x: Operand, repeats: Any, dim: Any = None, **_: Any) -> str:
-    if isinstance(repeats, Operand):
-        raise Unsupported("how often an element is repeated is known when compiling")
+    if isinstance(repeats, Operand):  # known when compiling
+        counts = repeats.value.reshape(-1).tolist()
+        repeats = counts[0] if len(counts) == 1 else counts
     return f"repeat_interleave({x}, {repeats}, {dim})"
 
 

@@ -156,6 +156,11 @@ def last(x: Operand, dim: int, function: str) -> str:
     return f"transpose({function.format(f'transpose({x}, {dim}, -1)')}, {dim}, -1)"
 
 
+def from_start(ids: Operand, length: int) -> str:
+    """Places that may count from the end, which those of our language do not when they are data."""
+    return f"where({ids} < 0, {ids} + {length}, {ids})"
+
+
 def mentioned(name: str, text: str) -> bool:
     """Whether a text speaks of an operand: those it does not were known when compiling."""
     return name in "".join(c if c.isalnum() or c == "_" else " " for c in text).split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, listed, node
+from benchmarks.oracles.contract import Operand, from_start, listed, node
 
 
 def numbers(operand: Operand | None) -> list[int]:
@@ -82,9 +82,7 @@ def _slice(x: Operand, starts: Operand, ends: Operand, axes: Operand | None = No
 
 @node("Gather")
 def _gather(x: Operand, ids: Operand, *, axis: int = 0) -> str:
-    length = x.shape[axis]
-    places = f"where({ids} < 0, {ids} + {length}, {ids})"
-    return f"{x}[{', '.join([':'] * (axis % x.ndim) + [places])}]"
+    return f"{x}[{', '.join([':'] * (axis % x.ndim) + [from_start(ids, x.shape[axis])])}]"
 
 
 @node("Range")
@@ -98,7 +96,5 @@ def _one_hot(ids: Operand, depth: Operand, values: Operand, *, axis: int = -1) -
     count, at = int(depth.value.reshape(-1)[0]), axis % (ids.ndim + 1)
     order = [d for d in range(ids.ndim)]
     order.insert(at, ids.ndim)
-    whole = f"{ids}" if ids.dtype[0] in "iu" else f"i64({ids})"
-    inside = f"where({whole} < 0, {whole} + {count}, {whole})"
-    return (f"hot = transpose(one_hot({inside}, {count}), {order})\n"
-            f"return where(hot == 1, {values}[1], {values}[0])")
+    hot = f"({from_start(ids, count)})[..., None] == arange({count})"  # none where ids are outside
+    return f"return where(transpose({hot}, {order}), {values}[1], {values}[0])"

@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, node
+from benchmarks.oracles.contract import Operand, Unsupported, from_start, node
 from benchmarks.oracles.nodes_layout import numbers
-
-
-def _wrapped(ids: Operand, length: int) -> str:
-    """Places counted from the end are negative in ONNX."""
-    return f"where({ids} < 0, {ids} + {length}, {ids})"
 
 
 @node("GatherElements")
 def _gather(x: Operand, ids: Operand, *, axis: int = 0) -> str:
-    return f"gather({x}, {_wrapped(ids, x.shape[axis])}, {axis})"
+    return f"gather({x}, {from_start(ids, x.shape[axis])}, {axis})"
 
 
 @node("ScatterElements", "Scatter")
@@ -25,7 +20,7 @@ def _scatter(x: Operand, ids: Operand, source: Operand, *, axis: int = 0, reduct
     if reduction not in ("none", "add"):
         raise Unsupported("scatter writes or adds")
     name = "scatter" if reduction == "none" else "scatter_add"
-    return f"{name}({x}, {_wrapped(ids, x.shape[axis])}, {source}, {axis})"
+    return f"{name}({x}, {from_start(ids, x.shape[axis])}, {source}, {axis})"
 
 
 @node("TopK")

@@ -147,6 +147,8 @@ PLACED = [
            {"x": (4, 5), "k": IDS, "y": (2, 3)}),
     Called("index_select(x, k, axis=1)", lambda x, k: x.index_select(1, k),
            {"x": (2, 3, 4), "k": ROWS}),
+    Called("index_add(x, k, y, axis=0, alpha=-2)", lambda x, k, y: x.index_add(0, k, y, alpha=-2),
+           {"x": np.uint8([3, 250]), "k": np.array([1, 1]), "y": np.uint8([3, 200])}),
     Called("index_add(x, k, y, axis=1, alpha=2)", lambda x, k, y: x.index_add(1, k, y, alpha=2),
            {"x": (2, 3, 4), "k": ROWS, "y": (2, 4, 4)}),
     Called("index_copy(x, k, y, axis=0)", lambda x, k, y: x.index_copy(0, k, y),
@@ -213,6 +215,8 @@ LAID = [
     Called("tile(x, 2)", lambda x: x.tile(2), {"x": (3, 2)}),
     Called("tile(x, [3, 1, 2])", lambda x: x.tile(3, 1, 2), {"x": (3, 2)}),
     Called("repeat_interleave(x, 3)", lambda x: x.repeat_interleave(3), {"x": (3, 2)}),
+    Called("repeat_interleave(x, [2, 0, 1], 0)", lambda x: x.repeat_interleave(
+        torch.tensor([2, 0, 1]), 0), {"x": (3, 2)}),
     Called("repeat_interleave(x, 2, 1)", lambda x: x.repeat_interleave(2, 1), {"x": (3, 2)}),
     Called("roll(x, 3)", lambda x: x.roll(3), X),
     Called("roll(x, [1, -7], [0, 2])", lambda x: x.roll((1, -7), (0, 2)), X),
@@ -223,6 +227,11 @@ LAID = [
     *(Called(f'pad(x, [[0, 0], [1, 2], [3, 0]], mode="{mode}")',
              lambda x, mode=mode: F.pad(x, (3, 0, 1, 2), mode), X)
       for mode in ("reflect", "replicate", "circular")),
+    *(Called(f'pad(x, [[0, 0], [-2, 1], [1, -2]], 0.5, "{mode}")',
+             lambda x, mode=mode: F.pad(x, (1, -2, -2, 1), mode), X)
+      for mode in ("reflect", "replicate", "circular")),
+    Called("pad(x, [[0, 0], [-2, 1], [1, -2]], 0.5)",
+           lambda x: F.pad(x, (1, -2, -2, 1), value=0.5), X),
     Called("pad(x, [[0, 0], [1, 2], [3, 0]], 0.5)",
            lambda x: F.pad(x, (3, 0, 1, 2), value=0.5), X),
 ]
