@@ -22,13 +22,15 @@ a sum keeps its loops if that is more than `LARGEST`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from anabranch.ir.contraction import matrix_product
 from anabranch.ir.core import Module, Value
-from anabranch.ir.expr import Const, Expr, Read, Var, variables, where
+from anabranch.ir.expr import Cast, Const, Expr, Read, Var, transform, variables, where
 from anabranch.ir.index import scatter_places
 from anabranch.ir.ops import Compute
 from anabranch.ir.space import Clause, clause
+from anabranch.ir.types import accumulator, is_float, itemsize, tensor
 from anabranch.lowering.products import Axes, Sum, before_guards, statement, sum_of
 
 LARGEST = 1 << 30  # bytes of the copies
@@ -62,13 +64,37 @@ def _write(made: Sequence[Clause], op: Compute) -> None:
 def _remade(c: Clause) -> list[Clause] | None:
     """Copies, a matrix product and what follows it, where that is worth its while: of all ways
     the one that writes least."""
-    if c.reduce != "sum" or c.result.type.dtype not in ("f32", "f64"):
+    if c.reduce != "sum" or not is_float(c.result.type.dtype):
         return None
+    if accumulator(c.result.type.dtype) != c.result.type.dtype:
+        return _widened(c)
     s = sum_of(c)
     if s is None or s.points < FEWEST or matrix_product(c) is not None:
         return None
     best = min(_ways(s), key=_written, default=None)
     return best if best is not None and _pays(s, _written(best)) else None
+
+
+def _widened(c: Clause) -> list[Clause] | None:
+    """A sum of narrow floats is held in wide ones: as a product of wide copies, if it is one."""
+    narrow, wide, s = c.result.type.dtype, accumulator(c.result.type.dtype), sum_of(c)
+    if s is None or s.points < FEWEST or any(v.type.dtype != narrow for v in c.operands):
+        return None
+    copies = [_cast(v, wide, Value(tensor(wide, v.type.shape), v.name)) for v in c.operands]
+    body = transform(c.body, lambda e: Const(e.value, wide) if isinstance(e, Const)
+                     and e.dtype == narrow else None)
+    total = replace(c, result=Value(tensor(wide, c.result.type.shape), c.result.name),
+                    operands=tuple(copy.result for copy in copies), body=body)
+    made = [total] if matrix_product(total) is not None else _remade(total)
+    if made is None or not _pays(s, _written([*copies, *made])):
+        return None
+    return [*copies, *made, _cast(made[-1].result, narrow, c.result)]
+
+
+def _cast(value: Value, dtype: str, result: Value) -> Clause:
+    axes = [(f"i{d}", n) for d, n in enumerate(value.type.shape)]
+    read = Read(0, tuple(Var(v) for v, _ in axes))
+    return Clause(result, (value,), tuple(axes), tuple((v,) for v, _ in axes), Cast(dtype, read))
 
 
 def _ways(s: Sum) -> Iterator[list[Clause]]:
@@ -90,7 +116,7 @@ def _written(made: Sequence[Clause]) -> int:
 
 def _pays(s: Sum, elements: int) -> bool:
     """Whether writing so many elements, and reading them, is worth its while."""
-    size = s.clause.result.type.nbytes // max(1, s.clause.result.type.elements)
+    size = itemsize(accumulator(s.clause.result.type.dtype))
     return elements * REUSE <= s.points and elements * size <= LARGEST
 
 

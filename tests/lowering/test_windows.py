@@ -11,7 +11,7 @@ from anabranch.ir.contraction import matrix_product
 from anabranch.ir.core import Module
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute
-from anabranch.ir.reference import evaluate
+from anabranch.ir.reference import evaluate, round_bf16
 from anabranch.ir.rewrite import clone_module
 from anabranch.ir.space import clause
 from anabranch.lowering.differentiate import differentiate
@@ -138,3 +138,26 @@ def test_a_factor_read_with_a_pad_is_copied() -> None:
     """The gradient of a recurrence by its weight."""
     module = loads(SHIFTED, "f.ab").function("f", {"B": 4, "N": 20, "G": 24, "K": 18})
     assert products(copy_windows(module)) == 1
+
+
+NARROW = """
+op f(x: bf16[B, C, H], w: bf16[O, C, K]) -> bf16[B, O, H]:
+    y[b, o, h] = 0.5 * sum[c, k](x[b, c, h + k - 1, pad=0] * w[o, c, k])
+    return y
+"""
+
+
+def test_sums_of_narrow_floats_are_products_of_wide_ones() -> None:
+    """Rounded once, as the language says, and not to less than sums of narrow floats."""
+    module = simplify(loads(NARROW, "f.ab").function("f", {"B": 4, "C": 24, "H": 20, "O": 16,
+                                                           "K": 3}))
+    (function,) = module.functions.values()
+    random = np.random.default_rng(0)
+    arguments = tuple(round_bf16(random.normal(size=a.value.type.shape).astype(np.float32))
+                      for a in function.arguments)
+    (expected,) = evaluate(function, arguments)
+    copied = copy_windows(clone_module(module))
+    assert products(copied) == 1
+    (found,) = evaluate(copied.functions["f"], arguments)
+    np.testing.assert_allclose(found, expected, 2**-7, 1e-3)
+    assert np.mean(found == expected) > 0.99
