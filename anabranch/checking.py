@@ -36,6 +36,7 @@ from anabranch.ir.diagnostics import Collector, Diagnostic, Span, UserError
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute, Order, Return, Scan
 from anabranch.ir.printer import print_op
+from anabranch.ir.recurrence import statements
 from anabranch.ir.reference import evaluate_op, held
 from anabranch.ir.sbp import layout_on
 from anabranch.lowering.cost import symbolic
@@ -321,5 +322,7 @@ def _gradient_mistake(fault: Fault, tree: s.Node) -> Diagnostic:
     slope, op = fault.slope, fault.op
     message = (f"along one direction of '{slope.argument}' the derivative is {slope.derived:.6g}, "
                f"but differences of values give {slope.measured:.6g}")
-    help = STATED if states_gradient(op) else "this is a fault of Anabranch; please report it"
+    inner = statements(op) if isinstance(op, Scan) else [op]
+    states = any(map(states_gradient, inner))
+    help = STATED if states else "this is a fault of Anabranch; please report it"
     return Diagnostic(message, _span(op, tree), help=help)

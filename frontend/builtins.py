@@ -380,9 +380,19 @@ def _einsum(call: Call, *args: object) -> object:
         tensors = [as_tensor(x, call.span) for x in args[1:]]
     else:
         tensors = [as_tensor(x, call.span) for x in args[0:len(args) // 2 * 2:2]]
-        terms = [list(iterated(term, call.span)) for term in args[1::2]]
-        result = list(iterated(args[-1], call.span)) if len(args) % 2 else None
+        terms = [_numbers(term, call.span) for term in args[1::2]]
+        result = _numbers(args[-1], call.span) if len(args) % 2 else None
     return contraction.einsum(terms, result, tensors, call.frame.builder, call.span)
+
+
+def _numbers(given: object, span: Span) -> list[object]:
+    """The numbers of axes that a list gives to `einsum`."""
+    numbers = list(iterated(given, span))
+    for each in numbers:
+        if isinstance(each, bool) or not isinstance(each, int):
+            raise fail(f"a subscript of 'einsum' is an integer, not {describe(each)}", span,
+                       help="as in einsum(x, [0, 1], y, [1, 2], [0, 2])")
+    return numbers
 
 
 @builtin("axes")

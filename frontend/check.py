@@ -179,6 +179,7 @@ class _Names:
         definition = model.definition
         self.fits(definition, node.args, node.keywords, node.span)
         local = frozenset(p.name for p in definition.params) | frozenset(_members(definition.body))
+        local |= {line.name for line in node.body if isinstance(line, s.FuncDef)}
         for line in node.body:
             if isinstance(line, s.FuncDef):
                 self.function(line, local)
@@ -198,7 +199,7 @@ class _Names:
             case s.Equation(_, items, value):
                 inner = local | frozenset(n for item in items for n in _variables(item))
                 for item in items:
-                    self.ranges(item, local)
+                    self.ranges(item, inner)
                 self.expression(value, inner, indexed=True)
             case s.FuncDef():
                 self.function(node, local)
@@ -256,7 +257,7 @@ class _Names:
     def reduction(self, items: Sequence[s.Expr], args: Sequence[s.Expr], local: Names) -> None:
         inner = local | frozenset(n for item in items for n in _variables(item))
         for item in items:
-            self.ranges(item, local)
+            self.ranges(item, inner)
         conditions = [item.condition for item in items if isinstance(item, s.Guard)]
         for part in (*conditions, *args):
             self.expression(part, inner, indexed=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.evaluate import certain
+from anabranch.frontend.unparse import format_expression
 from anabranch.frontend.values import (
     MISSING,
     Builtin,
@@ -104,7 +105,7 @@ class Inference:
                 return [self._new(item, name, True, environment)]
             case s.Compare((s.Name(name), bound), ("<",)):
                 binder = self._new(item, name, False, environment)
-                self._explicit(binder, bound)
+                self._explicit(binder, bound, environment)
                 return [binder]
             case s.Tuple(items):
                 return [b for each in items for b in self.bind(each, environment)]
@@ -142,7 +143,13 @@ class Inference:
         environment[name] = binder
         return binder
 
-    def _explicit(self, binder: Binder, bound: s.Expr) -> None:
+    def _explicit(self, binder: Binder, bound: s.Expr, environment: Environment) -> None:
+        for each in s.walk(bound):
+            if isinstance(each, s.Name) and each.id in environment:
+                name, limit = binder.name, format_expression(bound)
+                raise fail(f"the range of '{name}' is known when compiling, and '{each.id}' is an "
+                           "index", each.span, help="a condition takes some of the elements: "
+                           f"sum[{name} if {name} < {limit}](...)")
         size = self.evaluate(bound)
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise fail(f"the range of '{binder.name}' must be an integer known when compiling, "
@@ -244,7 +251,7 @@ class Inference:
             case s.Star(s.Name(name)) if name in environment:
                 return [environment[name]]
             case s.Compare((s.Name(name), bound), ("<",)) if name in environment:
-                self._explicit(environment[name], bound)
+                self._explicit(environment[name], bound, environment)
                 return [environment[name]]
             case s.Tuple(parts):
                 return [self._merged(item, parts, environment)]

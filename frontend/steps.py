@@ -254,7 +254,7 @@ def metrics(recipe: Recipe) -> dict[str, Function]:
                    help="as in metrics = [accuracy]")
     found: dict[str, Function] = {}
     for each in given:
-        if not isinstance(each, Function):
+        if not isinstance(each, Function) or each.scope.is_library:
             raise fail(f"a metric is a function of the model, like 'loss', not {describe(each)}",
                        span)
         if each.definition.name in (*found, "loss"):

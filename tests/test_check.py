@@ -58,6 +58,19 @@ def test_a_stated_gradient_that_is_wrong_is_shown_with_its_place(
     assert "op square_" in said.out
 
 
+def test_a_stated_gradient_that_is_wrong_in_a_recurrence_is_the_users(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.ab"
+    path.write_text("op wrong(x: f32[N]) -> f32[N]:\n"
+                    "    y[n] = stop(y[n - 1, pad=1] * x[n], grad=y[n - 1, pad=1] + x[n])\n"
+                    "    return y\n")
+    assert main(["check", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert "wrong.ab:2:12: error: along one direction of 'x' the derivative is" in error
+    assert checking.STATED in error
+
+
 SEVERAL = """
 op a(x: T[N]) -> T[N]:
     z[n] = stop(x[n] * x[n], grad=x[n])

@@ -412,3 +412,10 @@ def test_arrays_take_their_types_from_the_loss():
             optimizer = adamw(lr=1e-3)
     ''').training()
     assert [str(t) for _, t in training.inputs] == ["f32[5, 7]", "i64[5]"]
+
+
+def test_functions_of_a_recipe_call_one_another():
+    text = TIED + RECIPE.format(model="Net(dim=4)") + (
+        "\n    def update(tokens, targets):\n        minimize(doubled(tokens, targets))\n"
+        "\n    def doubled(x, y):\n        return 2 * loss(x, y)\n")
+    assert "train" in program(text).training().module.functions

@@ -219,6 +219,8 @@ REFUSED: dict[str, str] = {
     'einsum("ij->ii", x)': "'i' twice",
     'einsum("ij,j", x)': "2 lists of subscripts for 1 tensors",
     'einsum("i;->i", x)': "';' in the subscripts",
+    "einsum(x, [0, [1]], [0])": "a subscript of 'einsum' is an integer, not a list of 1",
+    'einsum(x, [0, "a"])': "a subscript of 'einsum' is an integer, not 'a'",
     'div(x, x, "up")': "'floor' or 'trunc'",
     "isinstance(x, f32)": "'isinstance' takes",
     "bitwise_and(x, x)": "bits of integers",
