@@ -62,13 +62,14 @@ class Sum:
 
 
 def sum_of(c: Clause) -> Sum | None:
-    """The clause as a sum of products of two reads, whatever their pads and guards."""
+    """The clause as a sum of products of two reads, whatever their guards; pads are numbers, or
+    made of indices, but no reads."""
     found = factors(replace(c, guard=None, body=transform(c.body, _without_pad)))
     guards = tuple(conjuncts(c.guard))
-    if found is None or any(map(reads, guards)):
+    pair = reads(c.body)
+    if found is None or len(pair) != 2 or any(map(reads, guards)):
         return None
-    first, second = reads(c.body)
-    return Sum(c, (first, second), found[2], guards)
+    return Sum(c, (pair[0], pair[1]), found[2], guards)
 
 
 def _without_pad(expr: Expr) -> Expr | None:

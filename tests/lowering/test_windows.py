@@ -161,3 +161,22 @@ def test_sums_of_narrow_floats_are_products_of_wide_ones() -> None:
     (found,) = evaluate(copied.functions["f"], arguments)
     np.testing.assert_allclose(found, expected, 2**-7, 1e-3)
     assert np.mean(found == expected) > 0.99
+
+
+PADDED = """
+op f(x: T[N, K], w: T[M, K], start: T[N]) -> T[N, M]:
+    y[n, m] = sum[k](x[n, k - 1, pad=start[n]] * w[m, k])
+    return y
+"""
+
+
+def test_a_pad_that_is_read_is_no_factor() -> None:
+    """It is a third read of a product of two; the gradient has such sums too."""
+    module = loads(PADDED, "f.ab").function("f", {"N": 40, "K": 50, "M": 30})
+    (function,) = module.functions.values()
+    draw = np.random.default_rng(0).normal
+    arguments = [draw(size=a.value.type.shape) for a in function.arguments]
+    x, w, start = arguments
+    expected = np.concatenate([start[:, None], x[:, :-1]], 1) @ w.T
+    (copied,) = copy_windows(simplify(module)).functions.values()
+    np.testing.assert_allclose(evaluate(copied, arguments)[0], expected, 1e-4, 1e-4)
