@@ -11,11 +11,11 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.bounds import negated
 from anabranch.frontend.builtins import Call, invoke
 from anabranch.frontend.evaluate import (
-    LIBRARY,
     NOTHING,
     Activation,
     Frame,
     Index,
+    blamed,
     evaluate,
     evaluates,
     run,
@@ -55,7 +55,7 @@ from anabranch.frontend.values import (
     describe,
     weak,
 )
-from anabranch.ir.diagnostics import Diagnostic, Note, Span, UserError, fail
+from anabranch.ir.diagnostics import Span, UserError, fail
 from anabranch.ir.types import TensorType, tensor
 
 
@@ -167,6 +167,8 @@ def supplied(deferred: Deferred, shape: Sequence[int]) -> dict[str, Argument]:
     keys = frozenset(name for name, kind in kinds.items() if kind == "Key")
     args = [Argument(v, deferred.span) for v in deferred.args]
     found = by_place(open_, args, definition.name, keys)
+    for twice in found.keys() & deferred.keywords.keys():
+        raise fail(f"'{definition.name}' is given '{twice}' twice", deferred.span)
     found |= {k: Argument(v, deferred.span) for k, v in deferred.keywords.items()}
     return {**found, shapes[0]: Argument(list(shape), deferred.span)}
 
@@ -186,7 +188,7 @@ def _run(
         return _activate(function, args, keywords, frame, span)
     except UserError as error:
         if function.scope.is_library and not frame.scope.is_library:
-            raise _blamed(error, function, span) from None
+            raise blamed(error, function.definition.name, span) from None
         raise
     except RecursionError:
         if builder.depth > 1:
@@ -196,15 +198,6 @@ def _run(
     finally:
         builder.depth -= 1
         builder.loc = before
-
-
-def _blamed(error: UserError, function: Function, span: Span) -> UserError:
-    first, *rest = error.diagnostics
-    if first.span is None or not first.span.file.startswith(LIBRARY):
-        return error
-    note = Note(f"in '{function.definition.name}' of the library", first.span)
-    return type(error)(Diagnostic(first.message, span, (note, *first.notes), first.help), *rest,
-                       sources=error.sources)
 
 
 def _activate(

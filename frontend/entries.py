@@ -23,11 +23,9 @@ GENERIC_DEFAULTS = {"T": "f32", "U": "f32", "Float": "f32", "Int": "i64"}
 
 
 class Open(UserError):
-    """A size that is for the caller, or the data, to say."""
+    """A size, by its name, that is for the caller, or the data, to say."""
 
-    def __init__(self, name: str, diagnostic: Diagnostic) -> None:
-        super().__init__(diagnostic)
-        self.name = name
+    name = ""
 
 
 @dataclass(slots=True)
@@ -126,10 +124,12 @@ def _named(name: str, node: s.Expr, sizes: Sizes, frame: Frame) -> object:
         return value
     value = sizes.get(name)
     if value is MISSING:
-        raise Open(name, Diagnostic(
+        unknown = Open(Diagnostic(
             f"the size of the dimension '{name}' is not known", node.span,
             help=nearest(name, sizes.given)
             or f"give it by name, as in {name}=8 (--set {name}=8 in a shell)"))
+        unknown.name = name
+        raise unknown
     return value
 
 

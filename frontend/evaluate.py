@@ -116,6 +116,16 @@ def certain(message: str, span: Span, *notes: Note, help: str = "") -> Certain:
     return Certain(Diagnostic(message, span, notes, help))
 
 
+def blamed(error: UserError, name: str, span: Span) -> UserError:
+    """A mistake that shows only inside a definition of the library is that of who used it."""
+    first, *rest = error.diagnostics
+    if first.span is None or not first.span.file.startswith(LIBRARY):
+        return error
+    note = Note(f"in '{name}' of the library", first.span)
+    told = Diagnostic(first.message, span, (note, *first.notes), first.help)
+    return type(error)(told, *rest, sources=error.sources)
+
+
 class Nothing:
     """What a statement gives that does not return."""
 

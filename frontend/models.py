@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.evaluate import Activation, Frame, evaluate, run, truth
+from anabranch.frontend.evaluate import Activation, Frame, blamed, evaluate, run, truth
 from anabranch.frontend.expressions import assign, settled
 from anabranch.frontend.signatures import Argument, Binding, bind, matched
 from anabranch.frontend.values import (
@@ -22,7 +22,7 @@ from anabranch.frontend.values import (
     TypeValue,
     describe,
 )
-from anabranch.ir.diagnostics import Span, fail
+from anabranch.ir.diagnostics import Span, UserError, fail
 
 INITIALISERS = "as in `weight: f32[n, m] = normal(std=0.02)`; zeros(), ones() and others are there"
 
@@ -43,7 +43,12 @@ def instantiate(
     before = frame.builder.origin
     if not frame.scope.is_library:
         frame.builder.origin = span
-    _filled(definition, instance, inner)
+    try:
+        _filled(definition, instance, inner)
+    except UserError as error:
+        if model.scope.is_library and not frame.scope.is_library:
+            raise blamed(error, definition.name, span) from None
+        raise
     frame.builder.origin = before
     return instance
 

@@ -144,6 +144,8 @@ def make_model(
         keywords = {k.name: Argument(evaluate(k.value, frame), k.span)
                     for k in definition.keywords}
     names = [p.name for p in model.definition.params]
+    for twice in keywords.keys() & set(names[:len(args)]):
+        raise fail(f"'{model.definition.name}' is given '{twice}' twice", keywords[twice].span)
     keywords = {**dict(zip(names, args, strict=False)), **keywords}
     keywords |= {k: Argument(v, span) for k, v in values.items() if k in names}
     if len(args) > len(names):

@@ -100,10 +100,13 @@ def by_place(
     params: Sequence[s.Param], args: Sequence[Argument], owner: str, keys: frozenset[str]
 ) -> dict[str, Argument]:
     found: dict[str, Argument] = {}
-    waiting = list(params)
+    waiting, skipped = list(params), ""
     for argument in args:
         while waiting and waiting[0].name in keys and not _is_key(argument.value):
-            del waiting[0]
+            skipped = waiting.pop(0).name
+        if not waiting and len(args) <= len(params):
+            raise certain(f"'{skipped}' of '{owner}' is a key, not {describe(argument.value)}",
+                          argument.span, help="it may be left out")
         if not waiting:
             raise certain(f"'{owner}' takes {len(params)} arguments, and here are {len(args)}",
                           argument.span, help=f"it is {_header(owner, params)}")

@@ -75,7 +75,7 @@ def _type(dtype: Dtype, node: s.Index, frame: Frame) -> TypeValue:
     shape = []
     for size, item in zip(spread(node.items, frame), _spans(node, frame), strict=False):
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise fail(f"a dimension is an integer known when compiling, not {describe(size)}",
+            raise fail(f"a dimension is an integer of at least 0, not {describe(size)}",
                        item)
         shape.append(size)
     return TypeValue(dtype.name, tuple(shape))
