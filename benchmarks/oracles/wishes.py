@@ -48,6 +48,14 @@ nn.functional.gaussian_nll_loss nn.functional.pairwise_distance cdist
 erfinv lgamma digamma signbit isposinf isneginf bitwise_left_shift bitwise_right_shift
 round.decimals_0 round.decimals_3 round.decimals_neg_3 nansum take index_fill searchsorted
 bucketize cross linalg.cross rot90 unfold column_stack diag_embed
+median nanmedian quantile nanquantile nanmean aminmax dist norm.fro norm.inf equal allclose isin
+double float half bfloat16 long int short char byte bool ldexp special.xlog1py ravel T mT
+__radd__ __rsub__ __rmul__ __rdiv__ __rmod__ __rpow__ __rmatmul__ __rand__ __ror__ __rxor__
+reshape_as view_as atleast_1d atleast_2d atleast_3d hsplit vsplit dsplit diagflat
+broadcast_tensors index_copy bincount linalg.multi_dot linalg.diagonal fill nn.functional.dropout3d
+nn.functional.feature_alpha_dropout.without_train nn.functional.interpolate.area
+nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
+nn.functional.multilabel_soft_margin_loss
 """
 
 OPERATORS: tuple[str, ...] = tuple(_NAMES.split())

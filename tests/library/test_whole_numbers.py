@@ -65,6 +65,19 @@ def arguments(dtype: str) -> list[torch.Tensor]:
     return [torch.from_numpy(np.asarray(n, np.int64)).to(TORCH[dtype]) for n in numbers]
 
 
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("size", [(3, 9), (40, 5)])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes_are_resized_to_bytes(mode: str, size: tuple[int, int], corners: bool
+                                              ) -> None:
+    x = np.random.default_rng(3).integers(0, 256, (2, 3, 20, 7)).astype(np.uint8)
+    text = f'interpolate(x, {list(size)}, mode="{mode}", align_corners={corners})'
+    actual = call(program(f"def f(x: u8[2, 3, 20, 7]):\n    return {text}\n"), "f", x=x)
+    expected = F.interpolate(torch.from_numpy(x), size, mode=mode, align_corners=corners)
+    assert actual.dtype == np.uint8
+    np.testing.assert_array_equal(actual, expected.numpy())
+
+
 @pytest.mark.parametrize("dtype", WHOLE)
 def test_large_whole_numbers_have_a_logarithm_of_their_sum_of_exponentials(dtype: str) -> None:
     """Their differences need not be numbers of the dtype."""
