@@ -16,6 +16,7 @@ from typing import TypeVar
 from anabranch.frontend import syntax as s
 from anabranch.frontend.entries import Open
 from anabranch.frontend.program import Program, Training
+from anabranch.frontend.recipe import ALWAYS
 from anabranch.frontend.values import Expression
 from anabranch.ir.core import Module
 from anabranch.ir.diagnostics import fail, nearest
@@ -23,7 +24,6 @@ from anabranch.ir.mesh import MICRO, Mesh
 
 _Made = TypeVar("_Made")
 OF_RECIPE = ("train", "eval", "init", "next")
-ALWAYS_SET = ("micro", "steps", "clip")  # a recipe has these whether it says so or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _of_model(
         return _made(program, f"{owner}.{method}",
                      {k: v for k, v in settings.items() if k not in own}, stages,
                      model={k: v for k, v in settings.items() if k in own})
-    known = {*_parameters(program, owner), *_lines(recipe), *ALWAYS_SET}
+    known = {*_parameters(program, owner), *_lines(recipe), *ALWAYS}
     sizes = {k: v for k, v in settings.items() if k not in known}
     said = {k: v for k, v in settings.items() if k in known}
     training, asked = _asked(

@@ -32,7 +32,7 @@ from anabranch.frontend.values import (
 from anabranch.ir.diagnostics import Span, UserError, fail, nearest
 
 LINES = ("steps", "data", "optimizer", "clip", "precision", "micro", "ema", "metrics")
-ALWAYS = ("steps", "micro", "clip", "ema")  # may be set though no line says them
+ALWAYS = ("steps", "micro", "clip", "ema", "metrics")  # may be set though no line says them
 OWN = ("optimizer", "ema")  # the places of the states that training adds to a model's
 OPTIMIZER = ("as in adamw(lr=1e-3): a model with a parameter of type Shape and a function "
              "update(p, g)")
@@ -115,20 +115,26 @@ def prepared(
         raise fail(f"'{definition.model.id}' is not a model", definition.model.span,
                    help=nearest(definition.model.id, scope.visible()))
     frame = Frame(scope, builder)
-    texts = {p.name for p in model.definition.params}
+    texts, lines = {p.name for p in model.definition.params}, _lines_of(definition)
     values = {name: _value(name, given, replace(frame, waits=True), name in texts)
-              for name, given in overrides.items()}
+              for name, given in overrides.items() if name in texts or name not in lines}
     instance = make_model(model, definition, values, frame)
     recipe = Recipe(definition, scope.inner(dict(instance.scope.names)), instance, builder,
-                    values, shapes)
+                    {**overrides, **values}, shapes)
     for line in definition.body:
         if isinstance(line, s.FuncDef):
             _function(line, recipe)
         else:
-            _line(line, values, recipe)
-    recipe.values |= {k: v for k, v in values.items()
-                      if k in ALWAYS or k in _defaults_of_next(instance)}
+            _line(line, recipe)
+    recipe.values |= {k: v for k, v in values.items() if k in _defaults_of_next(instance)}
+    recipe.values |= {k: _value(k, v, recipe.frame, False) for k, v in overrides.items()
+                      if k in ALWAYS and k not in recipe.lines}
     return recipe
+
+
+def _lines_of(definition: s.TrainDef) -> set[str]:
+    """Names whose override may use what a line may: earlier lines, the model's functions."""
+    return {*ALWAYS, *(x.target.id for x in definition.body if isinstance(x, s.Setting))}
 
 
 def make_model(
@@ -206,13 +212,16 @@ def _function(line: s.FuncDef, recipe: Recipe) -> None:
     recipe.functions[line.name] = recipe.scope.names[line.name] = made
 
 
-def _line(line: s.Setting, values: Mapping[str, object], recipe: Recipe) -> None:
+def _line(line: s.Setting, recipe: Recipe) -> None:
     name = line.target.id
     if name in recipe.functions or (not line.patterns and name in recipe.lines):
         raise fail(f"'{name}' is set twice", line.span)
     recipe.builder.loc = recipe.frame.loc(line.span)
-    given = name in values and not line.patterns
-    value = values[name] if given else evaluate(line.value, recipe.frame)
+    if name in recipe.overrides and not line.patterns:
+        value = _value(name, recipe.overrides[name], recipe.frame,
+                       name in recipe.instance.arguments)
+    else:
+        value = evaluate(line.value, recipe.frame)
     if name == "optimizer":
         recipe.groups.append(Group(line.patterns, _optimizer(value, line), line.span))
     elif line.patterns:

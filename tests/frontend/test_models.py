@@ -419,3 +419,22 @@ def test_functions_of_a_recipe_call_one_another():
         "\n    def update(tokens, targets):\n        minimize(doubled(tokens, targets))\n"
         "\n    def doubled(x, y):\n        return 2 * loss(x, y)\n")
     assert "train" in program(text).training().module.functions
+
+
+def test_an_override_of_a_line_uses_what_the_line_could():
+    """Earlier lines and the model's functions; a line that is always there need not be written."""
+    text = TIED.replace("\n    def loss", """
+    def hits(tokens: i64[B, S], targets: i64[B, S]) -> f32[]:
+        return mean(argmax(head(embed(tokens)), axis=2) == targets)
+
+    def loss""") + RECIPE.format(model="Net(dim=4)").replace(
+        "    optimizer", "    rate = 0.5\n    optimizer").replace("lr=0.1", "lr=rate")
+    source = program(text)
+    training = source.training(overrides={"metrics": "[hits]", "optimizer": "adamw(lr=rate / 2)",
+                                          "clip": "rate * dim", "steps": "dim + 1"})
+    assert training.results["eval"] == ("loss", "hits")
+    assert training.steps == 5
+    assert training.settings["clip"] == 2.0
+    assert any(path.startswith("optimizer.embed.weight.") for path, _ in training.states)
+    with pytest.raises(UserError, match="'hots' is not defined"):
+        source.training(overrides={"metrics": "[hots]"})
