@@ -33,10 +33,21 @@ def _take_along(x: Operand, index: Operand, dim: Any = None) -> str:
 
 @adapter("scatter")
 def _scatter(x: Operand, dim: int, index: Operand, source: Any, *, reduce: Any = None) -> str:
-    if reduce == "multiply":
-        raise Unsupported("scatter multiplies nothing: it writes, or adds as scatter_add")
-    name = "scatter" if reduce is None else "scatter_add"
-    return _in_places(name + "({}, {}, {}, {})", x, index, source, dim)
+    if reduce is None:
+        return _in_places("scatter({}, {}, {}, {})", x, index, source, dim)
+    if not isinstance(source, Operand):
+        source = f"full({list(index.shape)}, {source}, {x.dtype})"
+    how = {"add": "sum", "multiply": "prod"}[reduce]
+    return _in_places("scatter_reduce({}, {}, {}, {}, {})", x, index, source, dim, f'"{how}"')
+
+
+for _name, _how in {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}.items():
+    def _scatter_reduce(x: Operand, dim: int, index: Operand, source: Operand, reduce: str, *,
+                        include_self: bool = True, how: str = _how) -> str:
+        return _in_places("scatter_reduce({}, {}, {}, {}, {}, {})", x, index, source, dim,
+                          f'"{how}"', include_self)
+
+    adapter(f"scatter_reduce.{_name}")(_scatter_reduce)
 
 
 @adapter("scatter_add")

@@ -17,10 +17,9 @@ def _gather(x: Operand, ids: Operand, *, axis: int = 0) -> str:
 @node("ScatterElements", "Scatter")
 def _scatter(x: Operand, ids: Operand, source: Operand, *, axis: int = 0, reduction: str = "none"
              ) -> str:
-    if reduction not in ("none", "add"):
-        raise Unsupported("scatter writes or adds")
-    name = "scatter" if reduction == "none" else "scatter_add"
-    return f"{name}({x}, {from_start(ids, x.shape[axis])}, {source}, {axis})"
+    given = f"{x}, {from_start(ids, x.shape[axis])}, {source}, {axis}"
+    how = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
+    return f"scatter({given})" if how == "none" else f'scatter_reduce({given}, "{how}")'
 
 
 @node("TopK")
@@ -130,11 +129,11 @@ def _scatter_nd(x: Operand, ids: Operand, source: Operand, *, reduction: str = "
     strides = [math.prod(x.shape[n + 1 : named]) for n in range(named)]
     count = math.prod(ids.shape[:-1])
     places = " + ".join(f"k[:, {n}] * {stride}" for n, stride in enumerate(strides))
+    along = f"expand(reshape(p, {[count] + [1] * len(rest)}), {[count, *rest]})"
     ends = {"none": "index_copy(a, p, s, 0)", "add": "index_add(a, p, s, 0)",
             "max": f"max(a, segment_max(s, p, {rows}))",
-            "min": f"min(a, segment_min(s, p, {rows}))"}
-    if reduction not in ends:
-        raise Unsupported("scatter writes, adds, or takes the largest or smallest")
+            "min": f"min(a, segment_min(s, p, {rows}))",
+            "mul": f'scatter_reduce(a, {along}, s, 0, "prod")'}
     return (f"k = reshape({ids}, {[count, named]})\np = {places}\n"
             f"a = reshape({x}, {[rows, *rest]})\ns = reshape({source}, {[count, *rest]})\n"
             f"return reshape({ends[reduction]}, {list(x.shape)})")

@@ -24,7 +24,8 @@ nn.functional.interpolate.bilinear nn.functional.interpolate.linear
 nn.functional.upsample_nearest nn.functional.upsample_bilinear nn.functional.pad.constant
 nn.functional.pad.reflect nn.functional.pad.replicate nn.functional.pad.circular
 nn.functional.unfold nn.functional.embedding nn.functional.embedding_bag gather scatter
-scatter_add index_select index_add take_along_dim nn.functional.one_hot tril triu masked_fill
+scatter_add scatter_reduce.sum scatter_reduce.prod scatter_reduce.amax scatter_reduce.amin
+index_select index_add take_along_dim nn.functional.one_hot tril triu masked_fill
 select narrow cat stack chunk split split.list_args split_with_sizes tensor_split unbind hstack
 vstack dstack slice __getitem__ flip fliplr flipud roll transpose permute movedim t squeeze
 unsqueeze reshape view flatten unflatten expand broadcast_to repeat tile repeat_interleave diag

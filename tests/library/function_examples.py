@@ -145,6 +145,11 @@ PLACED = [
            {"x": (3, 4), "k": IDS}),
     Called("scatter_add(x, k, y, axis=0)", lambda x, k, y: x.scatter_add(0, k, y),
            {"x": (4, 5), "k": IDS, "y": (2, 3)}),
+    *(Called(f'scatter_reduce(x, k, y, 1, "{ours}", {own})',
+             lambda x, k, y, theirs=theirs, own=own: x.scatter_reduce(
+                 1, k, y, theirs, include_self=own), {"x": (3, 5), "k": IDS, "y": (2, 3)})
+      for ours, theirs in [("sum", "sum"), ("prod", "prod"), ("max", "amax"), ("min", "amin")]
+      for own in (True, False)),
     Called("index_select(x, k, axis=1)", lambda x, k: x.index_select(1, k),
            {"x": (2, 3, 4), "k": ROWS}),
     Called("index_add(x, k, y, axis=0, alpha=-2)", lambda x, k, y: x.index_add(0, k, y, alpha=-2),
