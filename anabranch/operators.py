@@ -10,6 +10,7 @@ costs and gradients are derived, examples are made up (`samples.py`).
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,8 @@ class Operator:
     definition: s.OpDef | s.FuncDef | s.ModelDef
     scope: Scope
     source: Sequence[str]
+    takes: str = ""  # how it is called, and an example, where no header tells
+    called: str = ""
 
     @property
     def name(self) -> str:
@@ -49,7 +52,7 @@ class Operator:
 
     @property
     def header(self) -> str:
-        return format_header(self.definition)
+        return self.takes or format_header(self.definition)
 
     @property
     def meaning(self) -> str:
@@ -132,19 +135,35 @@ def builtins() -> list[str]:
 
 
 def _of_language(name: str) -> Operator:
-    """A definition that only calls it."""
+    """A definition that only calls it: as its meaning does, or else with its parameters."""
     run = BUILTINS[name]
     assert isinstance(run, Builtin)
-    called = [p for p in list(inspect.signature(run.run).parameters.values())[1:]
-              if p.kind is not p.VAR_POSITIONAL]
-    params = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
-                       for p in called)
-    given = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.name}" for p in called)
-    text = f"def {name}({params}):\n    return {name}({given})\n"
-    (definition,) = parse(text, LANGUAGE).items
-    assert isinstance(definition, s.FuncDef)
     meaning = inspect.getdoc(run.run)
-    return Operator(replace(definition, doc=meaning), library(), ())
+    parameters = list(inspect.signature(run.run).parameters.values())[1:]
+    shown = re.match(r"`(\w+\(.*?\))`:", meaning or "")
+    takes = ", ".join(_parameter(p) for p in parameters if shown or p.kind is not p.VAR_POSITIONAL)
+    called = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    given = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.name}" for p in called)
+    call = shown[1] if shown else f"{name}({given})"
+    names = _tensors(call, name) if shown else [_parameter(p) for p in called]
+    (definition,) = parse(f"def {name}({', '.join(names)}):\n    return {call}\n", LANGUAGE).items
+    assert isinstance(definition, s.FuncDef)
+    return Operator(replace(definition, doc=meaning), library(), (), f"def {name}({takes})",
+                    shown[1] if shown else "")
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    many = parameter.kind is parameter.VAR_POSITIONAL
+    stars = "*" if many else "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+    return f"{stars}{parameter.name}{default}"
+
+
+def _tensors(call: str, name: str) -> list[str]:
+    """The names of which a call speaks."""
+    tree = parse(f"def it():\n    return {call}\n", LANGUAGE)
+    named = (each.id for each in s.walk(tree) if isinstance(each, s.Name))
+    return list(dict.fromkeys(each for each in named if each != name))
 
 
 # ---- text
@@ -164,7 +183,7 @@ def details(operator: Operator) -> str:
     """Everything about one."""
     function = operator.function
     found = derive(function) if function else None
-    sample = sample_of(function) if function else None
+    sample = sample_of(function, operator.called) if function else None
     return "\n".join(_sections(operator, found, sample))
 
 
@@ -234,6 +253,8 @@ def document() -> str:
         mine = [each for each in operators if each.family == path.stem]
         if mine:
             parts += [f"## {path.stem}", _comment(mine[0].source), *map(_entry, mine)]
+    own = [_of_language(name) for name in builtins()]
+    parts += ["## the language's own", OWN, *map(_entry, own)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -254,6 +275,12 @@ statements are fused. Capital letters are sizes of the signature, small ones the
 index variables in the definition."""
 
 
+OWN = """\
+Functions that are no definitions, because index notation is made of them, or an order of elements
+cannot be said in it. Those of numbers are of elements in an `op` as of whole tensors in a `def`,
+and reductions name their index there: `sum[k](x[i, k])`."""
+
+
 def _comment(source: Sequence[str]) -> str:
     """What a file says of itself at its top."""
     lines = []
@@ -267,7 +294,7 @@ def _comment(source: Sequence[str]) -> str:
 def _entry(operator: Operator) -> str:
     function = operator.function
     found = derive(function) if function else None
-    sample = sample_of(function) if function else None
+    sample = sample_of(function, operator.called) if function else None
     lines = [operator.header]
     if found is not None:
         lines += ["", signature(found), *(f"  {row}" for row in layouts(found)), cost(found)]

@@ -55,8 +55,9 @@ class Sample:
         return "\n".join([*given, f"{self.call} = {', '.join(map(text, self.results))}"])
 
 
-def sample_of(function: Function) -> Sample | None:
-    """The smallest that shows something; None where no numbers can be made up."""
+def sample_of(function: Function, called: str = "") -> Sample | None:
+    """The smallest that shows something; None where no numbers can be made up. `called` is a call
+    that its parameters do not tell."""
     fixed = [_sized(function, sizes, length) for sizes, length in SMALLEST]
     found = [each for each in fixed if each is not None]
     if not found and check.sample(function, FITTING, 1):
@@ -64,7 +65,7 @@ def sample_of(function: Function) -> Sample | None:
     if not found:
         return None
     made, call = min(found, key=lambda each: _tedium(each[0]))
-    samples = (_with_numbers(function, made, call, digits) for digits in (1, 2, 3))
+    samples = (_with_numbers(function, made, called or call, digits) for digits in (1, 2, 3))
     known = [each for each in samples if each is not None]
     return next((each for each in known if each.is_finite), known[0] if known else None)
 

@@ -56,10 +56,13 @@ BUILTINS: dict[str, object] = {}
 _Run = Callable[..., object]
 
 
-def builtin(name: str, *, is_reduction: bool = False) -> Callable[[_Run], _Run]:
-    """Register a function under a name."""
+def builtin(
+    name: str, meaning: str = "", *, is_reduction: bool = False
+) -> Callable[[_Run], _Run]:
+    """Register a function under a name; one of several made alike is told what it means."""
 
     def register(run: _Run) -> _Run:
+        run.__doc__ = meaning or run.__doc__
         BUILTINS[name] = Builtin(name, run, is_reduction)
         return run
 
@@ -91,13 +94,12 @@ def _signature(run: _Run) -> inspect.Signature:
 # ---- Scalar functions
 
 
-def _scalar(name: str, on_number: Callable[[Any], object]) -> None:
+def _scalar(name: str, on_number: Callable[[Any], object], meaning: str) -> None:
+    @builtin(name, meaning)
     def run(call: Call, x: object) -> object:
         if isinstance(x, Tensor | Element):
             return combine(name, [x], call.frame, call.span)
         return _on_numbers(on_number, [x], call.span)
-
-    BUILTINS[name] = Builtin(name, run)
 
 
 def _on_numbers(function: Callable[..., object], args: Sequence[object], span: Span) -> object:
@@ -118,33 +120,51 @@ def _rsqrt(x: float) -> float:
     return 1 / math.sqrt(x)
 
 
-_NUMERIC: dict[str, Callable[[Any], object]] = {
-    "exp": math.exp, "expm1": math.expm1, "log": math.log, "log1p": math.log1p,
-    "sqrt": math.sqrt, "rsqrt": _rsqrt, "sin": math.sin, "cos": math.cos,
-    "tan": math.tan, "asin": math.asin, "acos": math.acos, "atan": math.atan, "sinh": math.sinh,
-    "cosh": math.cosh, "tanh": math.tanh, "erf": math.erf, "floor": math.floor,
-    "ceil": math.ceil, "trunc": math.trunc, "abs": python.abs, "sign": _sign,
-    "isnan": math.isnan, "isinf": math.isinf,
+_NUMERIC: dict[str, tuple[Callable[[Any], object], str]] = {
+    "exp": (math.exp, "e to the power of x."),
+    "expm1": (math.expm1, "exp(x) - 1, precisely where x is small."),
+    "log": (math.log, "The natural logarithm."),
+    "log1p": (math.log1p, "log(1 + x), precisely where x is small."),
+    "sqrt": (math.sqrt, "The square root."),
+    "rsqrt": (_rsqrt, "One over the square root."),
+    "sin": (math.sin, "The sine of an angle in radians."),
+    "cos": (math.cos, "The cosine of an angle in radians."),
+    "tan": (math.tan, "The tangent of an angle in radians."),
+    "asin": (math.asin, "The angle whose sine is x."),
+    "acos": (math.acos, "The angle whose cosine is x."),
+    "atan": (math.atan, "The angle whose tangent is x."),
+    "sinh": (math.sinh, "The hyperbolic sine."),
+    "cosh": (math.cosh, "The hyperbolic cosine."),
+    "tanh": (math.tanh, "The hyperbolic tangent."),
+    "erf": (math.erf, "The error function: the share of normal draws of variance 1/2 within x."),
+    "floor": (math.floor, "The next integer that is not above x."),
+    "ceil": (math.ceil, "The next integer that is not below x."),
+    "trunc": (math.trunc, "The next integer towards 0."),
+    "abs": (python.abs, "x without its sign."),
+    "sign": (_sign, "1, 0 or -1, as x is above, at or below 0."),
+    "isnan": (math.isnan, "Whether x is not a number."),
+    "isinf": (math.isinf, "Whether x is infinite."),
 }
-for _name, _function in _NUMERIC.items():
-    _scalar(_name, _function)
+for _name, (_function, _meaning) in _NUMERIC.items():
+    _scalar(_name, _function, _meaning)
 
 
-def _pairwise(name: str, fn: str, on_numbers: Callable[[Any, Any], object]) -> None:
+def _pairwise(
+    name: str, fn: str, on_numbers: Callable[[Any, Any], object], meaning: str
+) -> None:
+    @builtin(name, meaning)
     def run(call: Call, x: object, y: object) -> object:
         if isinstance(x, Tensor | Element) or isinstance(y, Tensor | Element):
             return combine(fn, [x, y], call.frame, call.span)
         return _on_numbers(on_numbers, [x, y], call.span)
 
-    BUILTINS[name] = Builtin(name, run)
 
-
-_pairwise("atan2", "atan2", math.atan2)
-_pairwise("bitwise_and", "bitand", operator.and_)
-_pairwise("bitwise_or", "bitor", operator.or_)
-_pairwise("bitwise_xor", "bitxor", operator.xor)
-_pairwise("bitwise_left_shift", "shl", operator.lshift)
-_pairwise("bitwise_right_shift", "shr", operator.rshift)
+_pairwise("atan2", "atan2", math.atan2, "The angle of the point (y, x) from the first axis.")
+_pairwise("bitwise_and", "bitand", operator.and_, "The bits that both integers have.")
+_pairwise("bitwise_or", "bitor", operator.or_, "The bits that either of two integers has.")
+_pairwise("bitwise_xor", "bitxor", operator.xor, "The bits that one of two integers has.")
+_pairwise("bitwise_left_shift", "shl", operator.lshift, "The bits of x, y places higher.")
+_pairwise("bitwise_right_shift", "shr", operator.rshift, "The bits of x, y places lower.")
 
 
 @builtin("round")
@@ -173,6 +193,7 @@ def _highest(call: Call, dtype: object) -> object:
 
 @builtin("where")
 def _where(call: Call, condition: object, yes: object, no: object) -> object:
+    """`yes` where the condition holds, else `no`; what is not chosen has no gradient."""
     if isinstance(condition, bool) and call.frame.index is None:
         return yes if condition else no
     return combine("where", [condition, yes, no], call.frame, call.span)
@@ -191,7 +212,8 @@ def _stop(call: Call, x: object, grad: object = None) -> object:
 # ---- Reductions
 
 
-def _reduction(kind: str) -> None:
+def _reduction(kind: str, meaning: str) -> None:
+    @builtin(kind, f"{meaning} Of all elements, or along one axis or several.", is_reduction=True)
     def run(call: Call, x: object, *more: object, axis: object = None,
             keepdims: bool = False) -> object:
         if isinstance(x, list | tuple) and not more:
@@ -207,11 +229,19 @@ def _reduction(kind: str) -> None:
                        help=f"in index notation name the index: {kind}[k](x[i, k])")
         return reduce(kind, as_tensor(x, call.span), axis, keepdims, call.frame.builder, call.span)
 
-    BUILTINS[kind] = Builtin(kind, run, is_reduction=True)
 
-
-for _kind in ("sum", "max", "min", "prod", "mean", "any", "all", "argmax", "argmin"):
-    _reduction(_kind)
+for _kind, _meaning in {
+    "sum": "The sum; integers and bools give i64.",
+    "max": "The largest, or nan if there is one; what is equally large shares the gradient.",
+    "min": "The smallest, or nan if there is one; what is equally small shares the gradient.",
+    "prod": "The product; integers and bools give i64.",
+    "mean": "The sum over the number of elements.",
+    "any": "Whether there is one that is not 0.",
+    "all": "Whether there is none that is 0.",
+    "argmax": "The place of the largest: the first of several, or of the first nan.",
+    "argmin": "The place of the smallest: the first of several, or of the first nan.",
+}.items():
+    _reduction(_kind, _meaning)
 
 
 def _of_list(kind: str, items: list[object], call: Call) -> object:
@@ -260,13 +290,14 @@ def _extreme(kind: str, items: Sequence[object], call: Call) -> object:
 
 @builtin("reshape")
 def _reshape(call: Call, x: object, *shape: object) -> object:
+    """`reshape(x, [-1])`: the elements in their order, in another shape; -1 is what is left."""
     wanted = shape[0] if len(shape) == 1 else list(shape)
     return reshaping.reshape(as_tensor(x, call.span), wanted, call.frame.builder, call.span)
 
 
 @builtin("transpose")
 def _transpose(call: Call, x: object, *axes: object) -> object:
-    """Two axes are swapped; a list of all is a permutation; none reverses them."""
+    """`transpose(x, 0, 1)`: two axes swapped; a list of all is a permutation, none reverses."""
     tensor = call.frame.builder.held(as_tensor(x, call.span))
     given = list(axes[0]) if len(axes) == 1 and isinstance(axes[0], list | tuple) else list(axes)
     order = [numbered(a, tensor.rank, call.span) for a in given]
@@ -291,26 +322,31 @@ def _items(parts: object, call: Call) -> list[object]:
 
 @builtin("concat")
 def _concat(call: Call, parts: object, axis: object = 0) -> object:
+    """Tensors one after the other along an axis."""
     return reshaping.concat(_tensors(parts, call), axis, call.frame.builder, call.span)
 
 
 @builtin("stack")
 def _stack(call: Call, parts: object, axis: object = 0) -> object:
+    """Tensors of one shape side by side along a new axis."""
     return reshaping.stack(_tensors(parts, call), axis, call.frame.builder, call.span)
 
 
 @builtin("split")
 def _split(call: Call, x: object, parts: object, axis: object = 0) -> object:
+    """As many parts of one size, or parts of the sizes in a list."""
     return reshaping.split(as_tensor(x, call.span), parts, axis, call.frame.builder, call.span)
 
 
 @builtin("unbind")
 def _unbind(call: Call, x: object, axis: object = 0) -> object:
+    """The list of what lies side by side along an axis, which is gone then."""
     return reshaping.unbind(as_tensor(x, call.span), axis, call.frame.builder, call.span)
 
 
 @builtin("expand")
 def _expand(call: Call, x: object, *shape: object) -> object:
+    """`expand(x, [2, *x.shape])`: new axes in front, and axes of size 1 repeated."""
     wanted = shape[0] if len(shape) == 1 else list(shape)
     tensor = call.frame.builder.held(as_tensor(x, call.span))
     return reshaping.expand(tensor, wanted, call.span)
@@ -318,17 +354,20 @@ def _expand(call: Call, x: object, *shape: object) -> object:
 
 @builtin("flip")
 def _flip(call: Call, x: object, axis: object = None) -> object:
+    """The elements in reverse, along one axis, several or all."""
     return reshaping.flip(as_tensor(x, call.span), axis, call.frame.builder, call.span)
 
 
 @builtin("pad_constant")
 def _pad(call: Call, x: object, widths: object, value: object = 0) -> object:
+    """So many copies of a value before and behind each axis: `[[before, behind], ...]`."""
     element = as_element(value, call.frame, call.span)
     return reshaping.pad(as_tensor(x, call.span), widths, element, call.frame.builder, call.span)
 
 
 @builtin("arange")
 def _arange(call: Call, start: object, stop: object = None, step: object = 1) -> object:
+    """Numbers from start up to stop, without it; one number is the stop."""
     first, last = (0, start) if stop is None else (start, stop)
     if any(isinstance(v, float) for v in (first, last, step)):
         start, stop, step = (_number(v, "'arange'", call) for v in (first, last, step))
@@ -349,6 +388,7 @@ def _sort(call: Call, x: object, axis: object = -1, descending: bool = False) ->
 
 @builtin("argsort")
 def _argsort(call: Call, x: object, axis: object = -1, descending: bool = False) -> object:
+    """The places of the elements in the order of `sort`."""
     down = _flag(descending, "descending", call)
     return ordering.argsort(as_tensor(x, call.span), axis, down, call.frame.builder, call.span)
 
@@ -374,7 +414,8 @@ def _number(value: object, what: str, call: Call) -> float:
 
 @builtin("einsum")
 def _einsum(call: Call, *args: object) -> object:
-    """`einsum("ij,jk->ik", x, y)`, or lists of numbers: `einsum(x, [0, 1], y, [1, 2], [0, 2])`."""
+    """`einsum("ij,ik->jk", x, y)`: one sum over what the result lacks. Also with lists of numbers:
+    `einsum(x, [0, 1], y, [0, 2], [1, 2])`."""
     if args and isinstance(args[0], str):
         terms, result = contraction.parsed(args[0], call.span)
         tensors = [as_tensor(x, call.span) for x in args[1:]]
@@ -446,6 +487,7 @@ def _isinstance(call: Call, value: object, kind: object) -> object:
 
 @builtin("range")
 def _range(call: Call, start: object, stop: object = None, step: object = 1) -> object:
+    """Integers as a list, as Python's."""
     first, last = (0, start) if stop is None else (start, stop)
     numbers = [integer(v, call.span, "'range'") for v in (first, last, step)]
     if numbers[2] == 0 or len(range(*numbers)) > LARGEST_LIST:
@@ -455,6 +497,7 @@ def _range(call: Call, start: object, stop: object = None, step: object = 1) -> 
 
 @builtin("len")
 def _len(call: Call, items: object) -> object:
+    """The number of items of a list."""
     if isinstance(items, Tensor):
         raise fail("a tensor has a shape, not a length", call.span, help="write x.shape[0]")
     return len(iterated(items, call.span))
@@ -462,23 +505,27 @@ def _len(call: Call, items: object) -> object:
 
 @builtin("enumerate")
 def _enumerate(call: Call, items: object, start: int = 0) -> object:
+    """The items of a list, each with its number."""
     return list(python.enumerate(iterated(items, call.span), start))
 
 
 @builtin("zip")
 def _zip(call: Call, *lists: object) -> object:
+    """The items of several lists side by side, as far as the shortest goes."""
     return list(python.zip(*(iterated(items, call.span) for items in lists), strict=False))
 
 
 @builtin("reversed")
 def _reversed(call: Call, items: object) -> object:
+    """The items of a list from last to first."""
     return list(python.reversed(iterated(items, call.span)))
 
 
 # ---- Random numbers
 
 
-def _random(name: str, kind: str) -> None:
+def _random(name: str, kind: str, meaning: str) -> None:
+    @builtin(name, meaning)
     def run(call: Call, given: object) -> object:
         activation, builder = call.frame.activation, call.frame.builder
         source = key(given, f"the argument of '{name}'", call.span)
@@ -488,11 +535,9 @@ def _random(name: str, kind: str) -> None:
         return draw(kind, builder.stream(text), builder.held(seed).element, step, call.frame,
                     call.span)
 
-    BUILTINS[name] = Builtin(name, run)
 
-
-_random("rand", "uniform")
-_random("randn", "normal")
+_random("rand", "uniform", "A number from 0 to 1 of its own for each element, of a key.")
+_random("randn", "normal", "A normal number of its own for each element, of a key.")
 
 
 # ---- Distribution
@@ -500,6 +545,7 @@ _random("randn", "normal")
 
 @builtin("to")
 def _to(call: Call, x: object, layout: object) -> object:
+    """The same values in another layout: `to(x, {model: S(1)})`."""
     tensor = as_tensor(x, call.span)
     if not isinstance(layout, Layout):
         raise fail(f"'to' takes a layout, not {describe(layout)}", call.span,
@@ -509,6 +555,7 @@ def _to(call: Call, x: object, layout: object) -> object:
 
 @builtin("stage")
 def _stage(call: Call, number: object) -> object:
+    """`with stage(n):` what stands in it is done by that stage of a pipeline."""
     stage = integer(number, call.span, "a stage")
     stages = call.frame.builder.stages
     if not 0 <= stage < stages:

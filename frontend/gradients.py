@@ -51,4 +51,5 @@ def _report(call: Call, **scalars: object) -> None:
 
 @builtin("minimize")
 def _minimize(call: Call, loss: object, *patterns: object) -> None:
+    """`minimize(loss, "critic.*")`: in an `update`, a step of the parameters of these paths."""
     raise certain("'minimize' stands in the 'update' of a recipe", call.span)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from anabranch.frontend.builtins import BUILTINS, Call
-from anabranch.frontend.values import Builtin, Reader
+from anabranch.frontend.builtins import Call, builtin
+from anabranch.frontend.values import Reader
 from anabranch.ir.diagnostics import fail, nearest
 
 
@@ -35,6 +35,8 @@ def add_reader(name: str, signature: Signature) -> None:
     READERS[name] = signature
     known = (*signature.needed, *signature.optional)
 
+    @builtin(name, f"A reader of a recipe. It takes {', '.join(known) or 'nothing'}"
+                   f"{' and others' if signature.others else ''}, by name.")
     def run(call: Call, *args: object, **arguments: object) -> object:
         takes = f"it takes {', '.join(known) or 'nothing'}"
         if args:
@@ -45,8 +47,6 @@ def add_reader(name: str, signature: Signature) -> None:
         for missing in {*signature.needed} - arguments.keys():
             raise fail(f"the reader '{name}' is called without '{missing}'", call.span, help=takes)
         return Reader(name, arguments, signature.gives)
-
-    BUILTINS[name] = Builtin(name, run)
 
 
 add_reader("text", Signature(("window", "batch"),

@@ -15,7 +15,16 @@ from anabranch.cli import main
 from anabranch.derived import Derived, derive
 from anabranch.frontend.evaluate import LIBRARY
 from anabranch.frontend.program import loads
-from anabranch.operators import cost, details, document, find, layouts, listing, operators_of
+from anabranch.operators import (
+    builtins,
+    cost,
+    details,
+    document,
+    find,
+    layouts,
+    listing,
+    operators_of,
+)
 from anabranch.samples import sample_of
 from tests.frontend.running import call
 from tests.library.ops import MODELS, OPS, op
@@ -208,6 +217,24 @@ def test_functions_of_the_language_are_shown_by_what_a_call_of_them_is(
     assert "  x S(1) -> P\n" in shown(capsys, "sum")
     assert "x S(0) -> S(0), S(0)\n" in shown(capsys, "sort")
     assert shown(capsys, "where").startswith("def where(condition, yes, no)")
+
+
+@pytest.mark.parametrize("name", builtins())
+def test_every_function_of_the_language_says_what_it_is(name: str) -> None:
+    meaning = find(name, None).meaning
+    assert meaning.rstrip("`").endswith("."), meaning
+
+
+DERIVED = """exp sqrt tanh abs where round atan2 sum max min prod mean any all argmax argmin reshape
+    transpose concat stack expand flip sort argsort topk einsum"""
+
+
+@pytest.mark.parametrize("name", DERIVED.split())
+def test_everything_is_derived_of_functions_of_the_language(name: str) -> None:
+    found = details(find(name, None))
+    assert "layouts on an axis of the mesh" in found
+    assert " operations, " in found
+    assert "\nexample\n" in found
 
 
 OWN = """
