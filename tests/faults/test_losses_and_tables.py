@@ -67,3 +67,77 @@ def f(ids: i64[16] @ {a: S(0)}, x: f32[16] @ {a: S(0)}):
          {"ids": np.arange(16)[::-1].copy(), "x": counted(16)}, N24))
 def test_places_of_a_scatter_are_those_of_the_whole(case: Case, mesh: str) -> None:
     check(case, mesh)
+
+
+LABELLED = """
+def f(x: f32[6, 5] @ {{a: S({axis})}}, t: i64[6], w: f32[5]):
+    loss = {call}
+    return loss, grad(sum(where(loss == loss, loss, 0)), x)
+"""
+CALLS = {
+    "cross_entropy(x, t, ignore={})": (1, 0), "cross_entropy(x, t, w, ignore={})": (0, 0),
+    "cross_entropy(x, t, w, ignore={}, smoothing=0.2)": (0, 0.2),
+    "nll(log_softmax(x), t, ignore={})": (1, 0), "nll(log_softmax(x), t, w, ignore={})": (0, 0),
+}
+WEIGHTS = np.array([0.5, 1, 2, 0.1, 3], "f4")
+
+
+@pytest.mark.parametrize(("axis", "mesh"), [(0, ""), (0, "a=4"), (1, "a=2")])
+@pytest.mark.parametrize("ignored", [-100, -1, 2, 5, 1000])
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_ignored_does_not_count_wherever_its_label_lies(
+    call: str, ignored: int, axis: int, mesh: str
+) -> None:
+    """Inside of the table or outside of it; of nothing that counts the sum is 0, the mean nan as
+    in PyTorch, and the gradient 0."""
+    x = scattered(6, 5)
+    targets = np.array([0, 4, ignored, 1, ignored, 3])
+    weights = np.ones(5) if CALLS[call][0] else WEIGHTS.astype("f8")
+    logs = log_softmax(x.astype("f8"))
+    kept = targets != ignored
+    rows, share = logs[kept], weights[targets[kept]]
+    smoothed = -(rows * weights).mean(1)
+    each = -rows[np.arange(4), targets[kept]] * share
+    each = each * (1 - CALLS[call][1]) + smoothed * CALLS[call][1]
+    arrays = {"x": x, "t": targets, "w": WEIGHTS}
+    source = LABELLED.format(axis=axis, call=call.format(ignored))
+    loss, gradient = run(source, arrays, mesh)
+    assert loss == pytest.approx(each.sum() / share.sum(), rel=1e-5)
+    assert (gradient[~kept] == 0).all()
+    assert (gradient[kept] != 0).all()
+    nothing, gradient = run(source, arrays | {"t": np.full(6, ignored)}, mesh)
+    assert np.isnan(nothing)
+    assert (gradient == 0).all()
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def test_a_sum_over_no_targets_is_nothing() -> None:
+    for how, expected in (("sum", 0.0), ("none", np.zeros(6))):
+        call = f'cross_entropy(x, t, reduction="{how}")'
+        arrays = {"x": scattered(6, 5), "t": np.full(6, -100), "w": WEIGHTS}
+        loss, gradient = run(LABELLED.format(axis=0, call=call), arrays, "a=4")
+        np.testing.assert_array_equal(loss, expected)
+        assert (gradient == 0).all()
+
+
+PLACES = [
+    "gather(x, k[:, None], axis=0)", "scatter(x, k[:, None], 1, axis=0)", "take(x[:, 0], k)",
+    "scatter_add(x, k[:, None], x, axis=0)", "index_select(x, k, axis=0)", "x[k]",
+    "index_add(x, k, x[:2], axis=0)", "index_copy(x, k, x[:2], axis=0)", "one_hot(k, 5)",
+    "index_fill(x, k, 1, axis=0)", "segment_sum(x[:2], k, 5)", "bincount(k, 5)",
+    "embedding_bag(k, x, k, 5)", "take_along_axis(x, k[:, None], axis=0)",
+    "cross_entropy(x[:2], k % 9, ignore=-100)",
+]
+
+
+@pytest.mark.parametrize("place", [5, -1])
+@pytest.mark.parametrize("call", PLACES)
+def test_a_place_outside_of_a_split_axis_is_an_error_that_names_it(call: str, place: int) -> None:
+    source = f"def f(x: f32[5, 5] @ {{a: S(0)}}, k: i64[2]):\n    return {call}\n"
+    given = 8 if "% 9" in call else place
+    with pytest.raises(RunError) as failure:
+        run(source, {"x": counted(5, 5), "k": np.array([0, given])}, "a=2")
+    assert f"index {given} is outside 0..4, at " in str(failure.value)

@@ -97,10 +97,45 @@ def test_a_reduction_of_nothing_is_its_identity(case: Case, mesh: str) -> None:
     check(case, mesh)
 
 
+@pytest.mark.parametrize("mesh", ["", "a=4"])
 @pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
-def test_an_extremum_of_nothing_is_refused(name: str) -> None:
+def test_an_extremum_of_nothing_is_refused(name: str, mesh: str) -> None:
+    source = f"def f(x: f32[0, 3] @ {{a: S(0)}}):\n    return {name}(x, axis=0)\n"
     with pytest.raises(UserError, match="<program>:2"):
-        run(f"def f(x: f32[0, 3]):\n    return {name}(x, axis=0)\n", {"x": np.zeros((0, 3), "f4")})
+        run(source, {"x": np.zeros((0, 3), "f4")}, mesh)
+
+
+GUARDED = """
+def f(x: f32[5] @ {a: S(0)}, ok: bool[5]):
+    most[] = max[i if ok[i]](x[i])
+    least[] = min[i if ok[i]](x[i])
+    total[] = sum[i if ok[i]](x[i])
+    product[] = prod[i if ok[i]](x[i])
+    average[] = mean[i if ok[i]](x[i])
+    place[] = argmax[i if ok[i]](x[i])
+    return most, least, total, product, average, place
+"""
+SOME = np.array([-3, 2, -5, 7, 1], "f4")
+
+
+@everywhere(
+    Case("none left", GUARDED, (-INF, INF, 0.0, 1.0, NAN, 0),
+         {"x": SOME, "ok": np.zeros(5, bool)}, N2 + N4),
+    Case("one left", GUARDED, (-5.0, -5.0, -5.0, -5.0, -5.0, 2),
+         {"x": SOME, "ok": np.arange(5) == 2}, N2 + N4))
+def test_a_guard_leaves_what_holds(case: Case, mesh: str) -> None:
+    """Of what is left on no rank there is the identity; ranks with nothing do not count."""
+    check(case, mesh)
+
+
+SHORT = "def f(x: f32[1, 2] @ {a: S(0)}):\n" \
+        "    return max(x, axis=0), min(x, axis=0), argmax(x, axis=0), argmin(x, axis=0)\n"
+
+
+@everywhere(Case("one row", SHORT, ([-3.0, 5.0], [-3.0, 5.0], [0, 0], [0, 0]),
+                 {"x": np.array([[-3, 5]], "f4")}, N2 + N4))
+def test_a_rank_without_a_row_has_no_say(case: Case, mesh: str) -> None:
+    check(case, mesh)
 
 
 CUMULATIVE = """
