@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 import anabranch as ab
 from tests.faults.cases import Case, check, counted, everywhere, mesh_of, run
@@ -154,6 +155,26 @@ def test_u64_has_no_common_dtype_with_what_is_below_zero() -> None:
     with pytest.raises(ab.UserError, match="no integer dtype has the numbers of u64 and of i8"):
         run("def f(x: u64[2], y: i8[2]):\n    return x + y\n",
             {"x": np.ones(2, "u8"), "y": np.ones(2, "i1")})
+
+
+ROUNDED = """
+def f(x: f32[8] @ {a: S(0)}, y: f32[8]):
+    return div(x, y, "trunc"), div(x, y, "floor"), x % y
+"""
+OVER, UNDER = [7, -7, 1, -1, 0, 5, np.inf, -np.inf], [2, 2, 0.5, 0, 0, np.inf, 2, 1]
+INF, NAN = np.inf, np.nan
+
+
+@everywhere(Case(
+    "f32", ROUNDED, ([3, -3, 2, -INF, NAN, 0, INF, -INF], [3, -4, 2, -INF, NAN, 0, NAN, NAN],
+                     [1, 1, 0, NAN, NAN, 5, NAN, NAN]),
+    {"x": np.array(OVER, "f4"), "y": np.array(UNDER, "f4")}, N2))
+def test_quotients_of_infinities_and_zeros_are_those_of_pytorch(case: Case, mesh: str) -> None:
+    check(case, mesh)
+    x, y = (torch.tensor(case.arrays[name]) for name in "xy")
+    theirs = torch.div(x, y, rounding_mode="trunc"), x // y, x % y
+    for mine, other in zip(case.expected, theirs, strict=True):
+        np.testing.assert_array_equal(np.array(mine, "f4"), other.numpy())
 
 
 NORMED = "def f(x: f32[1, 16] @ {a: S(1)}, w: f32[16], b: f32[16]):\n" \
