@@ -44,7 +44,7 @@ def choices(operand: Operand) -> tuple[Sbp, ...]:
 def placements(operands: Sequence[Operand], number: int, count: int) -> Iterator[Placement]:
     """`count` placements of the arguments; `number` says which of the sample."""
     for turn in range(count):
-        mesh = MESHES[(turn + number) % len(MESHES)]
+        mesh = MESHES[(turn + turn // 3 + number // 2) % len(MESHES)]  # in no step with the rest
         step = turn + number * count
         yield Placement(mesh, tuple(
             tuple(_turned(choices(operand), step, place, axis) for axis in range(len(mesh.axes)))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
+import pytest
 
+from anabranch.ir.mesh import Mesh
+from anabranch.ir.sbp import Sbp
 from benchmarks.oracles import judge, pool, programs
 from benchmarks.oracles.cases import Case, Wanted
 from benchmarks.oracles.contract import Operand, check_share
-from benchmarks.oracles.placements import choices, placements, terms
+from benchmarks.oracles.placements import MESHES, choices, placements, terms
 from benchmarks.oracles.pool import At, Job, Judged, Send
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -33,6 +38,28 @@ def test_every_argument_is_in_every_placement_beside_others() -> None:
         assert {p.arguments[place][0] for p in found} == set(choices(operand))
     assert len({p.arguments for p in found}) > 8
     assert {p.mesh.ranks for p in found} == {2, 4}
+
+
+RANKS = [ranks for count in (1, 2, 3) for ranks in product(range(5), repeat=count)]
+
+
+@pytest.mark.parametrize("ranks", RANKS, ids=str)
+def test_over_the_samples_every_argument_is_in_every_placement_on_every_mesh(
+    ranks: tuple[int, ...],
+) -> None:
+    """A dozen placements of a sample see each on some mesh, those of six samples on each."""
+    operands = [Operand(f"x{n}", (2,) * rank, "f32", None) for n, rank in enumerate(ranks)]
+    seen: dict[tuple[Mesh, int], set[Sbp]] = defaultdict(set)
+    for number in range(6):
+        found = list(placements(operands, number, 12))
+        for place, operand in enumerate(operands):
+            for laid in found:
+                seen[laid.mesh, place] |= {*laid.arguments[place]}
+            entries = {entry for laid in found for entry in laid.arguments[place]}
+            assert entries == {*choices(operand)}
+    for (_, place), entries in seen.items():
+        assert entries == {*choices(operands[place])}
+    assert len(seen) == len(MESHES) * len(operands)
 
 
 def test_terms_sum_to_the_whole_exactly() -> None:
