@@ -1,12 +1,12 @@
-"""Adapters of ONNX's convolutions, pools and resizing. A border of ONNX may be wider after an axis
+"""Adapters of ONNX's convolutions and pools. A border of ONNX may be wider after an axis
 than before it: such a one is made by pad(...), and the window then begins at place 0."""
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
+from anabranch.ir.types import integers
 from benchmarks.oracles.contract import Operand, Unsupported, node
 from benchmarks.oracles.nodes_layout import numbers
 
@@ -91,15 +91,36 @@ def _fits(border: Border, kernel: Any, dilations: Any) -> bool:
 def _max_pool(x: Operand, *, kernel_shape: Any, strides: Any = None, dilations: Any = None,
               pads: Any = None, auto_pad: str = "NOTSET", ceil_mode: int = 0,
               storage_order: int = 0, outputs: Any = ()) -> str:
-    if len(outputs) > 1:
-        raise Unsupported("a pool does not give the places of its largest elements")
     axes, size = len(kernel_shape), list(kernel_shape)
     steps, gaps = list(strides or [1] * axes), list(dilations or [1] * axes)
     border = _border(x.shape[2:], size, steps, gaps, pads, auto_pad)
     own = _fits(border, size, gaps)
     given, padding = (f"{x}", [p for p, _ in border]) if own else (
-        _padded(x, border, "-inf" if x.is_float else 0 if x.dtype == "u8" else -128), [0] * axes)
-    return f"max_pool{axes}d({given}, {size}, {steps}, {padding}, {gaps}, {bool(ceil_mode)})"
+        _padded(x, border, "-inf" if x.is_float else integers(x.dtype)[0]), [0] * axes)
+    rest = f"{size}, {steps}, {padding}, {gaps}, {bool(ceil_mode)}"
+    if len(outputs) == 1:
+        return f"max_pool{axes}d({given}, {rest})"
+    if not own or (storage_order and axes != 2):
+        raise Unsupported("places are those of an image without a border of its own")
+    lines = [f"y, k = max_pool_with_places({given}, {axes}, {rest})"]
+    if storage_order:  # down the columns
+        lines.append(f"k = k % {x.shape[3]} * {x.shape[2]} + k // {x.shape[3]}")
+    planes, area = list(x.shape[:2]), math.prod(x.shape[2:])  # ONNX counts over all planes
+    first = f"reshape({area} * arange({math.prod(planes)}), {planes + [1] * axes})"
+    return "\n".join([*lines, f"return y, k + {first}"])
+
+
+@node("MaxUnpool")
+def _max_unpool(x: Operand, places: Operand, shape: Operand | None = None, *, kernel_shape: Any,
+                strides: Any = None, pads: Any = None) -> str:
+    axes = len(kernel_shape)
+    steps, border = list(strides or [1] * axes), list(pads or [0] * 2 * axes)
+    own = [(n - 1) * s + k - p - q for n, s, k, p, q in zip(
+        x.shape[2:], steps, kernel_shape, border[:axes], border[axes:], strict=True)]
+    wanted = own if shape is None else numbers(shape)[2:]
+    more = [[0, 0]] * 2 + [[0, w - n] for n, w in zip(own, wanted, strict=True)]
+    # Places are those of the smallest tensor that could have been pooled, over all its planes.
+    return f"pad(max_unpool({x}, {places} % {math.prod(own)}, {own}), {more})"
 
 
 @node("AveragePool")
@@ -108,14 +129,12 @@ def _average_pool(x: Operand, *, kernel_shape: Any, strides: Any = None, dilatio
                   count_include_pad: int = 0) -> str:
     axes, size = len(kernel_shape), list(kernel_shape)
     steps, gaps = list(strides or [1] * axes), list(dilations or [1] * axes)
-    if gaps != [1] * axes:
-        raise Unsupported("an average pool has no dilation")
     border = _border(x.shape[2:], size, steps, gaps, pads, auto_pad)
     if _fits(border, size, gaps):
         padding = [p for p, _ in border]
         return (f"avg_pool{axes}d({x}, {size}, {steps}, {padding}, {bool(ceil_mode)}, "
-                f"{bool(count_include_pad)})")
-    ends = f"{size}, {steps}, 0, {bool(ceil_mode)}"
+                f"{bool(count_include_pad)}, dilation={gaps})")
+    ends = f"{size}, {steps}, 0, {bool(ceil_mode)}, dilation={gaps}"
     whole = f"avg_pool{axes}d({_padded(x, border)}, {ends})"
     if count_include_pad:
         return whole
@@ -130,11 +149,9 @@ def _lp_pool(x: Operand, *, kernel_shape: Any, p: int = 2, strides: Any = None,
              ceil_mode: int = 0) -> str:
     axes, size = len(kernel_shape), list(kernel_shape)
     steps, gaps = list(strides or [1] * axes), list(dilations or [1] * axes)
-    if gaps != [1] * axes:
-        raise Unsupported("a pool of powers has no dilation")
     border = _border(x.shape[2:], size, steps, gaps, pads, auto_pad)
     return (f"lp_pool{axes}d(abs({_padded(x, border)}), {float(p)}, {size}, {steps}, "
-            f"{bool(ceil_mode)})")
+            f"{bool(ceil_mode)}, {gaps})")
 
 
 for _kind, _ours in {"GlobalAveragePool": "global_avg_pool",
@@ -191,82 +208,3 @@ def _center(x: Operand, shape: Operand, *, axes: Any = None) -> str:
         else:
             widths[axis] = [-spare // 2, -spare - -spare // 2]
     return f"pad({x}[{', '.join(cuts)}], {widths})"
-
-
-# ---- other sizes
-
-
-@node("Resize")
-def _resize(
-    x: Operand, roi: Operand | None = None, scales: Operand | None = None,
-    sizes: Operand | None = None, *, mode: str = "nearest", nearest_mode: str =
-    "round_prefer_floor", coordinate_transformation_mode: str = "half_pixel", axes: Any = None,
-    keep_aspect_ratio_policy: str = "stretch", antialias: int = 0, exclude_outside: int = 0,
-    cubic_coeff_a: float = -0.75, extrapolation_value: float = 0.0,
-) -> str:
-    if antialias or exclude_outside or cubic_coeff_a != -0.75:
-        raise Unsupported("an image is interpolated without smoothing, with PyTorch's weights")
-    along = list(axes or range(x.ndim))
-    factors = _factors(x, along, scales, sizes, keep_aspect_ratio_policy)
-    goal = [math.floor(n * f) for n, f in zip(x.shape, factors, strict=True)]
-    if goal[:2] != list(x.shape[:2]):
-        raise Unsupported("the batch and the channels keep their sizes")
-    where = coordinate_transformation_mode
-    corners = where == "align_corners"
-    if corners and goal != [n * f for n, f in zip(x.shape, factors, strict=True)]:
-        raise Unsupported("the last element keeps its place, not that of a part of an element")
-    if mode == "nearest":
-        mode = _nearest(x.shape[2:], goal[2:], factors[2:], where, nearest_mode)
-    elif where not in ("half_pixel", "align_corners") and (
-            where != "pytorch_half_pixel" or 1 in goal[2:]):
-        raise Unsupported(f"coordinates are not those of {where}")
-    words = {"linear": "linear", "cubic": "bicubic"}
-    given = [float(f) for f in factors[2:]]
-    size, scale = (goal[2:], None) if sizes is not None else (None, given)
-    return (f'interpolate({x}, {size}, {scale}, "{words.get(mode, mode)}", '
-            f"{corners and mode in words})")
-
-
-def _factors(x: Operand, axes: list[int], scales: Operand | None, sizes: Operand | None,
-             policy: str) -> list[Fraction]:
-    """By how much each axis becomes longer."""
-    found = [Fraction(1)] * x.ndim
-    if sizes is None:
-        assert scales is not None
-        given = [Fraction(float(f)) for f in scales.value]
-    else:
-        given = [Fraction(n, x.shape[a]) for n, a in zip(numbers(sizes), axes, strict=True)]
-    if policy != "stretch":
-        one = min(given) if policy == "not_larger" else max(given)
-        given = [Fraction(math.floor(one * x.shape[a] + Fraction(1, 2)), x.shape[a]) for a in axes]
-    for axis, factor in zip(axes, given, strict=True):
-        found[axis] = factor
-    return found
-
-
-def _nearest(old: Any, new: Any, factors: Any, where: str, rounding: str) -> str:
-    """The interpolation of the library that takes the same elements."""
-    half = Fraction(1, 2)
-    round_to = {"floor": math.floor, "ceil": math.ceil,
-                "round_prefer_ceil": lambda p: math.floor(p + half),
-                "round_prefer_floor": lambda p: math.ceil(p - half)}[rounding]
-
-    def origin(n: int, size: int, length: int, factor: Fraction) -> Fraction:
-        if where == "align_corners":
-            return Fraction(n * (length - 1), max(1, size - 1))
-        return n / factor if where == "asymmetric" else (n + half) / factor - half
-
-    axes = list(zip(new, old, factors, strict=True))
-    wanted = [[min(max(round_to(origin(n, size, length, f)), 0), length - 1) for n in range(size)]
-              for size, length, f in axes]
-    for name, offset in (("nearest", Fraction(0)), ("nearest-exact", half)):
-        if wanted == [[min(math.floor((n + offset) / f), length - 1) for n in range(size)]
-                      for size, length, f in axes]:
-            return name
-    raise Unsupported(f"the nearest element is that of PyTorch, not by {where} and {rounding}")
-
-
-@node("Upsample")
-def _upsample(x: Operand, scales: Operand, *, mode: str = "nearest") -> str:
-    return _resize(x, None, scales, mode=mode, coordinate_transformation_mode="asymmetric",
-                   nearest_mode="floor")

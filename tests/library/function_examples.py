@@ -181,6 +181,16 @@ PLACED = [
            {"s": np.array([-1, 0, 0.5, 0.5, 2], np.float32), "x": (3, 4)}),
     Called("searchsorted(s, x, right=True)", lambda s, x: torch.searchsorted(s, x, right=True),
            {"s": np.array([[1, 3, 5], [2, 2, 4]]), "x": np.array([[3, 0, 9], [2, 4, 3]])}),
+    *(Called(f"max_pool_with_places(x, 2, 3, 2, 1, {dilation}, True)[{n}]",
+             lambda x, d=dilation, n=n: F.max_pool2d(x, 3, 2, 1, d, True, return_indices=True)[n],
+             {"x": (2, 2, 7, 6)}) for dilation in (1, 2) for n in (0, 1)),
+    Called("max_pool_with_places(x, 1, 3)[1]",
+           lambda x: F.max_pool1d(x, 3, return_indices=True)[1],
+           {"x": np.array([[1, 3, 3, -np.inf, -np.inf, -np.inf]], np.float32)}, kink=True),
+    Called("max_pool_with_places(x, 3, 2)[1]",
+           lambda x: F.max_pool3d(x, 2, return_indices=True)[1], {"x": (2, 4, 2, 5)}),
+    Called("max_unpool(x, k, [4, 4])", lambda x, k: F.max_unpool2d(x, k, 2),
+           {"x": (1, 2, 2, 2), "k": np.array([[[[0, 3], [9, 14]], [[5, 2], [8, 11]]]])}),
     Called("bucketize(x, s)", torch.bucketize,
            {"x": (3, 4), "s": np.array([-1, 0, 0.5], np.float32)}),
 ]
@@ -203,6 +213,10 @@ LAID = [
       for n in (1, 2, 3) for s in ((), (3,), (3, 4))),
     Called("interpolate(x, scale=2)", lambda x: F.interpolate(x, scale_factor=2),
            {"x": (2, 3, 4, 3)}),
+    *(Called(f'interpolate(x, {size}, {scale}, "{mode}", antialias=True)',
+             lambda x, size=size, scale=scale, mode=mode: F.interpolate(
+                 x, size, scale, mode, antialias=True), {"x": (1, 2, 7, 5)})
+      for mode in ("bilinear", "bicubic") for size, scale in (([3, 8], None), (None, 0.6))),
     Called("weight_norm(v, g)", lambda v, g: torch._weight_norm(v, g), {"v": (3, 4), "g": (3, 1)}),
     Called("narrow(x, 1, -3, 2)", lambda x: x.narrow(1, -3, 2), X),
     Called("select(x, 1, -2)", lambda x: x.select(1, -2), X),

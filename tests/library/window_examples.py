@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -65,6 +66,24 @@ def pool(name: str, sizes: dict[str, Any], **settings: Any) -> Example:
     return Example(name, lambda x: function(x, **renamed), {**sizes, **settings})
 
 
+def spread(size: int, stride: int, padding: int, dilation: int, *, mean: bool = True) -> Any:
+    """A pool of the last axis or the last two, by a convolution: means of what is no border, or
+    sums."""
+    def convolve(x: Tensor, axes: int) -> Tensor:
+        kernel = torch.ones(1, 1, *[size] * axes, dtype=x.dtype)
+        flat = x.reshape(-1, 1, *x.shape[x.ndim - axes:])
+        function = F.conv1d if axes == 1 else F.conv2d
+        made = function(flat, kernel, None, stride, padding, dilation)
+        return made.reshape(*x.shape[:x.ndim - axes], *made.shape[2:])
+
+    def run(x: Tensor) -> Tensor:
+        axes = x.ndim - 2
+        total = convolve(x, axes)
+        return total / convolve(torch.ones_like(x), axes) if mean else total
+
+    return run
+
+
 LENGTH = {"I": [2, 2], "N": 8}
 PLANE = {"I": [1, 2], "H": 7, "W": 8}
 BODY = {"I": [2], "D": 4, "H": 5, "W": 3}
@@ -86,6 +105,17 @@ POOLS = [
     pool("avg_pool2d", PLANE, size=[3, 2], stride=2, padding=1, ceil=True),
     pool("avg_pool2d", PLANE, size=3, padding=1, count_include_pad=False, divisor=5),
     pool("avg_pool3d", BODY, size=2, padding=1, ceil=True, count_include_pad=False),
+    Example("avg_pool1d", spread(3, 2, 2, 3),
+            {**LENGTH, "size": 3, "stride": 2, "padding": 2, "dilation": 3,
+             "count_include_pad": False}),
+    Example("avg_pool2d", spread(2, 1, 1, 2),
+            {**PLANE, "size": 2, "stride": 1, "padding": 1, "dilation": 2,
+             "count_include_pad": False}),
+    Example("avg_pool2d", lambda x: spread(2, 2, 1, 2, mean=False)(x) / 4,
+            {**PLANE, "size": 2, "padding": 1, "dilation": 2}),
+    Example("lp_pool1d", lambda x: spread(2, 1, 0, 3, mean=False)(x ** 3) ** (1 / 3),
+            {**LENGTH, "power": 3.0, "size": 2, "stride": 1, "dilation": 3},
+            {"x": np.arange(32).reshape(2, 2, 8) + 0.5}),
     Example("lp_pool1d", lambda x: F.lp_pool1d(x, 3, 2, 1),
             {**LENGTH, "power": 3.0, "size": 2, "stride": 1},
             {"x": np.arange(32).reshape(2, 2, 8) + 0.5}),
