@@ -121,6 +121,19 @@ def _interpolate(x: Operand, size: Any = None, scale_factor: Any = None, mode: s
             f"{bool(align_corners)})")
 
 
+@adapter("nn.functional.grid_sample")
+def _grid_sample(x: Operand, grid: Operand, mode: str = "bilinear", padding_mode: str = "zeros",
+                 align_corners: Any = None) -> str:
+    return f'grid_sample({x}, {grid}, "{mode}", "{padding_mode}", {bool(align_corners)})'
+
+
+@adapter("grid_sampler_2d", "grid_sampler_3d")
+def _grid_sampler(x: Operand, grid: Operand, interpolation_mode: int, padding_mode: int,
+                  align_corners: bool) -> str:
+    return _grid_sample(x, grid, ["bilinear", "nearest", "bicubic"][interpolation_mode],
+                        ["zeros", "border", "reflection"][padding_mode], align_corners)
+
+
 @adapter("nn.functional.upsample_nearest")
 def _upsample_nearest(x: Operand, size: Any = None, scale_factor: Any = None) -> str:
     return _interpolate(x, size, scale_factor, "nearest")

@@ -26,6 +26,10 @@ BINARY = {
 for _kind, _sign in BINARY.items():
     node(_kind)(lambda x, y, sign=_sign: f"{x} {sign} {y}")
 
+DTYPES = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 9: "bool",
+          10: "f16", 11: "f64", 12: "u32", 13: "u64", 16: "bf16"}
+"""The dtypes that ONNX has numbers for."""
+
 
 @node("Pow")
 def _pow(x: Operand, y: Operand) -> str:
@@ -137,11 +141,9 @@ def _prelu(x: Operand, slope: Operand) -> str:
 
 @node("Cast")
 def _cast(x: Operand, *, to: int, saturate: int = 1, round_mode: str = "up") -> str:
-    names = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 9: "bool",
-             10: "f16", 11: "f64", 12: "u32", 13: "u64", 16: "bf16"}
-    if to not in names:
+    if to not in DTYPES:
         raise Unsupported("there is no such dtype")
-    return f"{names[to]}({x})"
+    return f"{DTYPES[to]}({x})"
 
 
 @node("CastLike")

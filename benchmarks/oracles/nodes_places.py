@@ -104,6 +104,35 @@ def _not(x: Operand) -> str:
     return f"bitwise_not({x})"
 
 
+@node("BitShift")
+def _shift(x: Operand, by: Operand, *, direction: str) -> str:
+    return f"bitwise_{direction.lower()}_shift({x}, {by})"
+
+
+@node("ReverseSequence")
+def _reverse_sequence(x: Operand, lengths: Operand, *, batch_axis: int = 1, time_axis: int = 0
+                      ) -> str:
+    """The places of each sequence in the opposite order, what is past its end as it is."""
+    time, batch = ([-1 if d == axis else 1 for d in range(x.ndim)]
+                   for axis in (time_axis, batch_axis))
+    return (f"t = reshape(arange({x.shape[time_axis]}), {time})\n"
+            f"last = reshape({lengths}, {batch})\n"
+            f"k = expand(where(t < last, last - 1 - t, t), {list(x.shape)})\n"
+            f"return gather({x}, k, {time_axis})")
+
+
+@node("TensorScatter")
+def _tensor_scatter(past: Operand, update: Operand, start: Operand | None = None, *,
+                    axis: int = -2, mode: str = "linear") -> str:
+    """Later places of a cache, from one on that differs from batch to batch."""
+    at, size = axis % past.ndim, past.shape[axis]
+    row = [-1 if d == at else 1 for d in range(past.ndim)]
+    first = f"reshape({start}, {[-1] + [1] * (past.ndim - 1)})" if start else "0"
+    place = f"reshape(arange({update.shape[at]}), {row}) + {first}"
+    wrapped = f"({place}) % {size}" if mode == "circular" else place
+    return f"scatter({past}, expand({wrapped}, {list(update.shape)}), {update}, {at})"
+
+
 for _kind, _ours in {"Acosh": "acosh", "Asinh": "asinh", "Atanh": "atanh"}.items():
     node(_kind)(lambda x, function=_ours: f"{function}({x})")
 

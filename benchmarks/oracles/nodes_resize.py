@@ -178,3 +178,18 @@ def _nearest(along: list[Axis], where: str, rounding: str) -> str | None:
 def _upsample(x: Operand, scales: Operand, *, mode: str = "nearest") -> str:
     return _resize(x, None, scales, mode=mode, coordinate_transformation_mode="asymmetric",
                    nearest_mode="floor")
+
+
+# ---- elements at the places of a grid
+
+
+@node("GridSample")
+def _grid_sample(x: Operand, grid: Operand, *, mode: str = "linear", padding_mode: str = "zeros",
+                 align_corners: int = 0) -> str:
+    name = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    return f'grid_sample({x}, {grid}, "{name}", "{padding_mode}", {bool(align_corners)})'
+
+
+@node("AffineGrid")
+def _affine_grid(theta: Operand, size: Operand, *, align_corners: int = 0) -> str:
+    return f"affine_grid({theta}, {numbers(size)[2:]}, {bool(align_corners)})"

@@ -27,11 +27,11 @@ def _border(sizes: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, au
     return found
 
 
-def _padded(x: Operand, border: Border, filler: Any = 0) -> str:
+def _padded(x: Operand, border: Border, filler: Any = 0, name: str = "") -> str:
     if not any(map(any, border)):
-        return f"{x}"
+        return name or f"{x}"
     widths = [[0, 0]] * (x.ndim - len(border)) + [list(b) for b in border]
-    return f"pad({x}, {widths}, {filler})"
+    return f"pad({name or x}, {widths}, {filler})"
 
 
 def _even(border: Border) -> bool:
@@ -39,15 +39,22 @@ def _even(border: Border) -> bool:
 
 
 @node("Conv")
-def _conv(x: Operand, w: Operand, b: Operand | None = None, *, kernel_shape: Any = None,
-          strides: Any = None, dilations: Any = None, pads: Any = None, auto_pad: str = "NOTSET",
-          group: int = 1) -> str:
-    axes = x.ndim - 2
+def _conv(x: Operand, w: Operand, b: Operand | None = None, **attributes: Any) -> str:
+    return convolution(x, w, (str(x), str(w), str(b)), **attributes)
+
+
+def convolution(
+    x: Operand, w: Operand, names: tuple[str, str, str], *, kernel_shape: Any = None,
+    strides: Any = None, dilations: Any = None, pads: Any = None, auto_pad: str = "NOTSET",
+    group: int = 1,
+) -> str:
+    """A convolution of tensors of these names, of the shapes of x and w."""
+    axes, (image, kernel, bias) = x.ndim - 2, names
     steps, gaps = list(strides or [1] * axes), list(dilations or [1] * axes)
     border = _border(x.shape[2:], w.shape[2:], steps, gaps, pads, auto_pad)
-    given, padding = (f"{x}", [p for p, _ in border]) if _even(border) else (
-        _padded(x, border), [0] * axes)
-    return f"conv{axes}d({given}, {w}, {b}, {steps}, {padding}, {gaps}, {group})"
+    given, padding = (image, [p for p, _ in border]) if _even(border) else (
+        _padded(x, border, name=image), [0] * axes)
+    return f"return conv{axes}d({given}, {kernel}, {bias}, {steps}, {padding}, {gaps}, {group})"
 
 
 @node("ConvTranspose")

@@ -57,25 +57,28 @@ broadcast_tensors index_copy bincount linalg.multi_dot linalg.diagonal fill nn.f
 nn.functional.feature_alpha_dropout.without_train nn.functional.interpolate.area
 nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
 nn.functional.multilabel_soft_margin_loss
+nn.functional.grid_sample grid_sampler_2d grid_sampler_3d
 """
 
 OPERATORS: tuple[str, ...] = tuple(_NAMES.split())
 """Elementwise and reductions, products, windows, places, layers, losses."""
 
 _NODES = """
-Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization
-BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike CausalConvWithState Ceil Celu
-CenterCropPad Clip Col2Im Concat ConstantOfShape Conv ConvTranspose Cos Cosh CumProd CumSum
-DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather
-GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual
-GroupNormalization HardSigmoid HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN
-LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul Max
-MaxPool Mean MeanVarianceNormalization Min Mish Mod Mul Neg NegativeLogLikelihoodLoss Not OneHot Or
-PRelu Pad Pow RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
-ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize
+Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool
+BatchNormalization BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike
+CausalConvWithState Ceil Celu CenterCropPad Clip Col2Im Concat ConstantOfShape Conv ConvInteger
+ConvTranspose Cos Cosh CumProd CumSum DepthToSpace DequantizeLinear Div Dropout
+DynamicQuantizeLinear Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather
+GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample
+GroupNormalization HardSigmoid HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LSTM
+LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul
+MatMulInteger Max MaxPool MaxUnpool Mean MeanVarianceNormalization Min Mish Mod Mul Neg
+NegativeLogLikelihoodLoss Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear
+RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
+ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize ReverseSequence
 RotaryEmbedding Round Scatter ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh Slice
 Softmax SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum SwiGLU
-Swish Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
+Swish Tan Tanh TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
 """
 
 NODE_TYPES: tuple[str, ...] = tuple(_NODES.split())

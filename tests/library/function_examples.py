@@ -195,6 +195,7 @@ PLACED = [
            {"x": (3, 4), "s": np.array([-1, 0, 0.5], np.float32)}),
 ]
 
+GRID = np.random.default_rng(1).uniform(-1.6, 1.6, (2, 3, 4, 2)).astype(np.float32)
 LAID = [
     Called("permute(x, [2, 0, -2])", lambda x: x.permute(2, 0, 1), X),
     Called("swapaxes(x, 0, -1)", lambda x: x.swapaxes(0, -1), X),
@@ -217,6 +218,18 @@ LAID = [
              lambda x, size=size, scale=scale, mode=mode: F.interpolate(
                  x, size, scale, mode, antialias=True), {"x": (1, 2, 7, 5)})
       for mode in ("bilinear", "bicubic") for size, scale in (([3, 8], None), (None, 0.6))),
+    *(Called(f'grid_sample(x, g, "{mode}", "{padding}", {corners})',
+             lambda x, g, a=(mode, padding, corners): F.grid_sample(x, g, *a),
+             {"x": (2, 2, 4, 5), "g": GRID})
+      for mode in ("bilinear", "nearest", "bicubic")
+      for padding in ("zeros", "border", "reflection") for corners in (True, False)),
+    *(Called(f'grid_sample(x, g, "{mode}", "reflection")',
+             lambda x, g, mode=mode: F.grid_sample(x, g, mode, "reflection", False),
+             {"x": (1, 2, 4, 5, 3), "g": (1, 2, 3, 2, 3)}) for mode in ("bilinear", "nearest")),
+    *(Called(f"affine_grid(t, {size}, {corners})",
+             lambda t, size=size, c=corners: F.affine_grid(t, (2, 1, *size), c),
+             {"t": (2, len(size), len(size) + 1)})
+      for size in ([3, 4], [2, 3, 4]) for corners in (True, False)),
     Called("weight_norm(v, g)", lambda v, g: torch._weight_norm(v, g), {"v": (3, 4), "g": (3, 1)}),
     Called("narrow(x, 1, -3, 2)", lambda x: x.narrow(1, -3, 2), X),
     Called("select(x, 1, -2)", lambda x: x.select(1, -2), X),
