@@ -82,7 +82,7 @@ def _resize(
             narrow = min(axis.factor, Fraction(1)) if antialias else Fraction(1)
             rows = [_taps(p, axis.old, narrow, mode, cubic_coeff_a, bool(exclude_outside))
                     for p in places]
-            made = f"y = blended(y, {[near for near, _ in rows]}, {[part for _, part in rows]})"
+            made = f"y = weighted(y, {[near for near, _ in rows]}, {[part for _, part in rows]})"
         if where == "tf_crop_and_resize":
             inside = [int(0 <= p <= axis.old - 1) for p in places]
             made += (f"\ninside = {inside}\nw[*i, n < {axis.new}] = "
