@@ -77,7 +77,7 @@ def _resize(
         places = axis.origins(where)
         if mode == "nearest":
             made = (f"near = {axis.nearest(where, nearest_mode)}\n"
-                    f"z[*i, n < {axis.new}] = y[*i, near[n]]\ny = z")
+                    f"taken[*i, n < {axis.new}] = y[*i, near[n]]\ny = taken")
         else:
             narrow = min(axis.factor, Fraction(1)) if antialias else Fraction(1)
             rows = [_taps(p, axis.old, narrow, mode, cubic_coeff_a, bool(exclude_outside))
@@ -85,15 +85,15 @@ def _resize(
             made = f"y = weighted(y, {[near for near, _ in rows]}, {[part for _, part in rows]})"
         if where == "tf_crop_and_resize":
             inside = [int(0 <= p <= axis.old - 1) for p in places]
-            made += (f"\ninside = {inside}\nw[*i, n < {axis.new}] = "
-                     f"where(inside[n] == 1, y[*i, n], {extrapolation_value})\ny = w")
+            made += (f"\ninside = {inside}\nkept[*i, n < {axis.new}] = "
+                     f"where(inside[n] == 1, y[*i, n], {extrapolation_value})\ny = kept")
         lines.append(_apart(made, axis.number))
     return "\n".join([*lines, "return y"])
 
 
 def _apart(made: str, number: int) -> str:
     """Statements on the last axis, of another; the tensors they make have names of their own."""
-    for name in ("z", "w"):
+    for name in ("taken", "kept"):
         made = made.replace(f"{name}[", f"{name}{number}[").replace(f"y = {name}",
                                                                     f"y = {name}{number}")
     return f"y = movedim(y, {number}, -1)\n{made}\ny = movedim(y, -1, {number})"
