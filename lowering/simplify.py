@@ -115,7 +115,8 @@ class Sweep:
         self.rewrite(op)
         if before != (op.ranges, op.dims, op.reduced, op.guard, op.body, op.operands):
             self.changed = True
-        same = self.copied(op) or self.known.setdefault(self.key(op), op.result)
+        same = self.copied(op) or self.known.setdefault(
+            key_of(op, self.numbers, self.variable), op.result)
         if same is not op.result and self.may_be(op.result, same):
             op.result.replace_by(same)
             self.changed = True
@@ -169,19 +170,6 @@ class Sweep:
 
     def stage(self, value: Value) -> int:
         return value.op.stage if value.op is not None else self.stages.get(value, 0)
-
-    def key(self, op: Compute) -> Any:
-        """Equal for statements that compute the same at the same place."""
-        order = {name: n for n, name in enumerate((*op.result_vars, *op.reduced))}
-        operands = [self.numbers.setdefault(v, len(self.numbers)) for v in op.operands]
-        extents = op.extents
-        return (
-            order.get(self.variable), op.result.type.text, op.stage, op.recompute, op.reduce,
-            tuple(tuple(order[v] for v in dim) for dim in op.dims),
-            tuple(extents[name] for name in order),
-            canonical(op.body, order, operands),
-            None if op.guard is None else canonical(op.guard, order, operands),
-        )
 
     def source_of_a_new_shape(self, op: Compute) -> Compute | None:
         """The compute that may as well give its result in the shape that `op` copies it into."""
@@ -476,6 +464,21 @@ def compact(op: Compute) -> None:
 
 
 # --- equality --------------------------------------------------------------------------------
+
+
+def key_of(op: Compute, numbers: dict[Value, int], variable: str = "") -> Any:
+    """Equal for statements that compute the same at the same place. `numbers` tells operands apart
+    and grows; `variable` is of the scan that they are in."""
+    order = {name: n for n, name in enumerate((*op.result_vars, *op.reduced))}
+    operands = [numbers.setdefault(v, len(numbers)) for v in op.operands]
+    extents = op.extents
+    return (
+        order.get(variable), op.result.type.text, op.stage, op.recompute, op.reduce,
+        tuple(tuple(order[v] for v in dim) for dim in op.dims),
+        tuple(extents[name] for name in order),
+        canonical(op.body, order, operands),
+        None if op.guard is None else canonical(op.guard, order, operands),
+    )
 
 
 def canonical(expr: Expr, order: dict[str, int], operands: Sequence[int]) -> tuple[Any, ...]:

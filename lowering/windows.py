@@ -22,7 +22,8 @@ a sum keeps its loops if that is more than `LARGEST`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from anabranch.ir.contraction import matrix_product
 from anabranch.ir.core import Module, Value
@@ -32,6 +33,7 @@ from anabranch.ir.ops import Compute
 from anabranch.ir.space import Clause, clause
 from anabranch.ir.types import accumulator, is_float, itemsize, tensor
 from anabranch.lowering.products import Axes, Sum, before_guards, statement, sum_of
+from anabranch.lowering.simplify import key_of
 
 LARGEST = 1 << 30  # bytes of the copies
 FEWEST = 1 << 15  # products, below which they are not worth their while
@@ -41,24 +43,35 @@ REUSE = 3  # products for each element of the copies
 def copy_windows(module: Module) -> Module:
     """The module, changed in place."""
     for function in module.functions.values():
+        writer = _Writer()
         for op in list(function.body):
             if isinstance(op, Compute) and (made := _remade(clause(op))) is not None:
-                _write(made, op)
+                writer.write(made, op)
     return module
 
 
-def _write(made: Sequence[Clause], op: Compute) -> None:
-    """The clauses as statements in place of `op`; the last of them gives its result."""
-    assert op.block is not None
-    results: dict[Value, Value] = {}
-    for c in made:
-        each = op.block.insert_before(Compute(
-            [results.get(v, v) for v in c.operands], c.result.type.dtype, c.ranges, c.dims, c.body,
-            reduce=c.reduce, reduced=c.reduced, guard=c.guard, name=c.result.name, loc=op.loc,
-            stage=op.stage, recompute=op.recompute), op)
-        results[c.result] = each.result
-    op.result.replace_by(results[op.result])
-    op.erase()
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes clauses into a function; sums that want the same copy share it."""
+
+    numbers: dict[Value, int] = field(default_factory=dict)
+    known: dict[Any, Value] = field(default_factory=dict)
+
+    def write(self, made: Sequence[Clause], op: Compute) -> None:
+        """The clauses as statements in place of `op`; the last of them gives its result."""
+        assert op.block is not None
+        results: dict[Value, Value] = {}
+        for c in made:
+            operands = [results.get(v, v) for v in c.operands]
+            each = op.block.insert_before(Compute(
+                operands, c.result.type.dtype, c.ranges, c.dims, c.body, reduce=c.reduce,
+                reduced=c.reduced, guard=c.guard, name=c.result.name, loc=op.loc, stage=op.stage,
+                recompute=op.recompute), op)
+            results[c.result] = self.known.setdefault(key_of(each, self.numbers), each.result)
+            if results[c.result] is not each.result:
+                each.erase()
+        op.result.replace_by(results[op.result])
+        op.erase()
 
 
 def _remade(c: Clause) -> list[Clause] | None:

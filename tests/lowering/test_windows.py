@@ -130,17 +130,46 @@ def test_a_guard_that_reads_is_left_alone() -> None:
     assert len(list(function.body)) == before
 
 
-SHIFTED = """
+FACTORS = """
 op f(d: f32[B, N, G], h: f32[B, N, K]) -> f32[G, K]:
-    y[g, k] = sum[b, t](d[b, t, g] * h[b, t - 1, k, pad=0])
+    y[g, k] = sum[b < B, t < N](BODY)
     return y
+"""
+LARGE = {"B": 4, "N": 20, "G": 24, "K": 18}
+
+
+@pytest.mark.parametrize(("body", "count"), [
+    ("d[b, t, g] * h[b, t - 1, k, pad=0.5]", 2),
+    ("d[b, t + 2, g, pad=0] * h[b, t - 1, k, pad=0]", 3),
+    ("d[b, t, g] * h[b, t, k]", 1),
+    ("d[b, t, g] * h[b, t + k - 1, 0, pad=0]", 2),
+])
+def test_a_factor_read_with_a_pad_is_copied(body: str, count: int) -> None:
+    """As in the gradient of a recurrence by its weight."""
+    module = loads(FACTORS.replace("BODY", body), "f.ab").function("f", LARGE)
+    draw = np.random.default_rng(0).normal
+    args = [draw(size=(4, 20, 24)), draw(size=(4, 20, 18))]
+    (expected,) = evaluate(clone_module(module).functions["f"], args)
+    function = copy_windows(simplify(module)).functions["f"]
+    (found,) = evaluate(function, args)
+    np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+    assert products(module) == 1
+    assert sum(isinstance(op, Compute) for op in function.body) == count
+
+
+TWO = """
+op f(d: f32[B, N, G], e: f32[B, N, M], h: f32[B, N, K]) -> (f32[G, K], f32[M, K]):
+    y[g, k] = sum[b, t](d[b, t, g] * h[b, t - 1, k, pad=0.5])
+    z[m, j] = sum[c, s](e[c, s, m] * h[c, s - 1, j, pad=0.5])
+    return y, z
 """
 
 
-def test_a_factor_read_with_a_pad_is_copied() -> None:
-    """The gradient of a recurrence by its weight."""
-    module = loads(SHIFTED, "f.ab").function("f", {"B": 4, "N": 20, "G": 24, "K": 18})
-    assert products(copy_windows(module)) == 1
+def test_products_that_share_a_factor_share_its_copy() -> None:
+    module = copy_windows(loads(TWO, "f.ab").function("f", {**LARGE, "M": 30}))
+    (function,) = module.functions.values()
+    copies = [op for op in function.body if isinstance(op, Compute) and not op.reduce]
+    assert (products(module), len(copies)) == (2, 1)
 
 
 NARROW = """
