@@ -92,7 +92,7 @@ def compile_module(
         functions = tuple(m.functions[name] for m in ranks)
         programs.append(ProgramIR(name, function, functions, mesh, results))
     start = time.perf_counter()
-    plan = schedule(programs, codegen.launches, prices(options.machine, options.mesh),
+    plan = schedule(programs, codegen.Launches(), prices(options.machine, options.mesh),
                     prelude=codegen.PRELUDE, slots=options.slots, kinds=_kinds(programs),
                     profile=options.machine.name, hints=tuple(hints))
     timings["schedule"] = time.perf_counter() - start

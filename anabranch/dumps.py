@@ -219,8 +219,9 @@ def _bodies(op: Op) -> Iterator[str]:
 
 def _texts(program: Program, target: str, request: Request) -> str:
     """The texts that are compiled for a target, each once; a call of a library has none."""
+    launches = codegen.Launches(target)
     texts = {spec.kernel.digest: spec.kernel for op in _launching(program, request)
-             for spec in codegen.launches(op, target)}
+             for spec in launches(op)}
     if request.form == "json":
         return json.dumps([dataclasses.asdict(text) for text in texts.values()])
     return "\n".join(text.source or f"/* library: {text.symbol} */" for text in texts.values())

@@ -1,13 +1,10 @@
-"""The launches of an op: a library call where it is a matrix product, else kernels of our own.
-
-Ops of equal structure share one answer, whatever their names, so that layers share kernels.
-"""
+"""The launches of an op: a library call where it is a matrix product, else kernels of our own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from anabranch.codegen.blocks import blocks, tile_count
 from anabranch.codegen.c import kernel_text
@@ -39,19 +36,41 @@ TARGETS = {
 }
 """What kernels can be printed for."""
 
-_known: dict[object, tuple[LaunchSpec, ...]] = {}
+_emitted: dict[object, tuple[LaunchSpec, ...]] = {}  # by everything that a kernel is made of
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The launches of the ops of one program: ops of equal structure share one answer, whatever
+    their names, so that layers share kernels. What else this process has compiled has no part in
+    it: processes that are given one program make one plan of it."""
+
+    target: str = "c"
+    known: dict[object, tuple[LaunchSpec, ...]] = field(default_factory=dict)
+
+    def __call__(self, op: Op) -> tuple[LaunchSpec, ...]:
+        key, _ = _stated(op)
+        if key not in self.known:
+            self.known[key] = launches(op, self.target)
+        return self.known[key]
 
 
 def launches(op: Op, target: str = "c") -> tuple[LaunchSpec, ...]:
     """The kernel calls that run an op, in order."""
+    key = target, *_stated(op)
+    if key not in _emitted:
+        _emitted[key] = emit(op, TARGETS[target])
+    return _emitted[key]
+
+
+def _stated(op: Op) -> tuple[object, tuple[str, ...]]:
+    """What an op says, and the names in it."""
     clauses, outputs = clauses_of(op)
     inputs = inputs_of(op)
     if isinstance(op, Scan):
         inputs, outputs = op.region.args, op.news
-    key = target, stated(op), structure(clauses, inputs, outputs)
-    if key not in _known:
-        _known[key] = emit(op, TARGETS[target])
-    return _known[key]
+    values = (*inputs, *(c.result for c in clauses), *outputs)
+    return (stated(op), structure(clauses, inputs, outputs)), tuple(v.name for v in values)
 
 
 def stated(op: Op) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 
-from anabranch.codegen import launches
+from anabranch.codegen import Launches, launches
 from anabranch.codegen.kernel import Loop, show
 from anabranch.codegen.kernel import statements as statements_of
 from anabranch.codegen.tile import tile
@@ -218,7 +218,15 @@ def test_layers_of_one_structure_share_their_kernels() -> None:
     first, second = (as_one(parsed(CASES["layer norm"])) for _ in range(2))
     for value in second.operands:
         value.name = f"other_{value.name}"
-    assert launches(first) is launches(second)
+    of_a_program = Launches()
+    assert of_a_program(first) is of_a_program(second)
+
+
+def test_what_was_compiled_before_has_no_part_in_a_kernel() -> None:
+    text = "(%NAME: f32[17, 71]) {\n %y: f32[17, 71] = [i, j] %NAME[i, j] * 2.5 - 7.125"
+    for name in ("first", "second"):
+        (spec,) = Launches()(as_one(parsed(text.replace("NAME", name))))
+        assert name in spec.kernel.source
 
 
 def test_shapes_share_the_text_of_a_kernel() -> None:
