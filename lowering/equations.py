@@ -234,9 +234,10 @@ def is_defined(expr: Expr, scope: Scope) -> bool:
 
 
 def _folded(node: Call, scope: Scope) -> Expr:
-    """A call on literals. Floats are computed in f64 and rounded once."""
+    """A call on literals, which are numbers of their dtypes: 1e-5 in f32 is not that in f64. Floats
+    are computed in f64 and rounded once."""
     dtype = dtype_of(node, scope.dtypes)
-    values = [a.value for a in node.args if isinstance(a, Const)]
+    values = [literal(a.value, a.dtype).value for a in node.args if isinstance(a, Const)]
     source = dtype_of(node.args[0], scope.dtypes)
     kind = np.float64 if is_float(source) else held(source)
     with np.errstate(all="ignore"):

@@ -16,13 +16,13 @@ from numpy.testing import assert_allclose
 from anabranch.ir import reference
 from anabranch.ir.core import Function
 from anabranch.ir.diagnostics import UserError
-from anabranch.ir.expr import Call, Const, Expr, Read, Var, reads
+from anabranch.ir.expr import TRUE, Call, Const, Expr, Read, Var, reads
 from anabranch.ir.ops import Compute, Gradient, Return
 from anabranch.ir.printer import print_module
 from anabranch.ir.types import DTYPES, tensor
 from anabranch.ir.verifier import verify
 from anabranch.lowering.differentiate import differentiate
-from anabranch.lowering.equations import EQUATIONS, Scope, lossless, pattern
+from anabranch.lowering.equations import EQUATIONS, Scope, lossless, pattern, simplified
 from anabranch.lowering.simplify import simplify
 from tests.lowering.test_differentiate import CASES, draw, float_names
 from tests.measuring import cpu_seconds
@@ -81,6 +81,13 @@ def test_gradients_keep_their_meaning(name: str) -> None:
     text = print_module(module(made))
     simplify(module(made))
     assert text == print_module(module(made))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "f64"])
+def test_a_literal_is_a_number_of_its_dtype(dtype: str) -> None:
+    little, none = Const(1e-5, dtype), Const(0.0, dtype)
+    same = Call("eq", (Call("add", (none, little)), little))
+    assert simplified(same, Scope({}, (), [])) == TRUE
 
 
 # --- equations -------------------------------------------------------------------------------
