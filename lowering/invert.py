@@ -61,9 +61,11 @@ class Inverse:
         """`name` is `value`, and that must lie in its range."""
         form = affine(value)
         value = value if form is None else expression(form)
-        found = {name: value}  # what was solved before may use it
-        self.values = {v: substitute(known, found) for v, known in self.values.items()} | found
-        self.conditions = [substitute(condition, found) for condition in self.conditions]
+        found = {name: value}
+        if value != Var(name):  # what was solved before may use it
+            self.values = {v: substitute(known, found) for v, known in self.values.items()}
+            self.conditions = [substitute(condition, found) for condition in self.conditions]
+        self.values |= found
         self.conditions += within(value, self.free.pop(name))
 
 
