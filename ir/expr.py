@@ -92,15 +92,14 @@ def integer(value: int) -> Const:
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Direct sub-expressions, in the order of evaluation."""
-    match expr:
-        case Read(_, subscripts, pad):
-            return subscripts if pad is None else (*subscripts, pad)
-        case Call(_, args):
-            return args
-        case Cast(_, arg):
-            return (arg,)
-        case Rand(_, _, seed, step, counter):
-            return (seed, step, counter)
+    if isinstance(expr, Call):  # the most usual first: nothing else is asked as often as this
+        return expr.args
+    if isinstance(expr, Read):
+        return expr.subscripts if expr.pad is None else (*expr.subscripts, expr.pad)
+    if isinstance(expr, Cast):
+        return (expr.arg,)
+    if isinstance(expr, Rand):
+        return expr.seed, expr.step, expr.counter
     return ()
 
 
@@ -125,7 +124,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(children(node)))
+        if below := children(node):
+            stack += below[::-1]
 
 
 def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:

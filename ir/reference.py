@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -157,9 +158,10 @@ def _argument(x: Any, value: Value, double: bool) -> Array:
 # --- one compute -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Space:
-    """A box of the iteration space and what expressions over it refer to."""
+    """A box of the iteration space and what expressions over it refer to. What is asked of it for
+    every node of an expression is kept."""
 
     bounds: dict[str, tuple[int, int]]  # in the order of the axes
     operands: Sequence[Array]
@@ -169,9 +171,17 @@ class Space:
     loc: Loc
     seen: dict[int, Array] = field(default_factory=dict)  # by identity, where all is active
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return tuple(stop - start for start, stop in self.bounds.values())
+
+    @cached_property
+    def places(self) -> dict[str, Array]:
+        """The values of each variable, along its axis."""
+        ones = [1] * len(self.bounds)
+        return {name: np.arange(start, stop, dtype=np.int64).reshape(
+                    *ones[:axis], -1, *ones[axis + 1:])
+                for axis, (name, (start, stop)) in enumerate(self.bounds.items())}
 
     def axes(self, names: Iterable[str]) -> tuple[int, ...]:
         order = list(self.bounds)
@@ -413,7 +423,7 @@ def _scatter_piece(op: Compute, places: dict[str, Expr], guards: list[Expr], bod
         active = active & _value(guard, space, active)
     values = np.broadcast_to(_value(body, space, active), space.shape)
     where = tuple(
-        np.broadcast_to(index[v] if v in index else _axis(v, space), space.shape)[active]
+        np.broadcast_to(index[v] if v in index else space.places[v], space.shape)[active]
         for v in op.result_vars
     )
     COMBINE[op.reduce].at(out, where, values[active].astype(out.dtype, copy=False))
@@ -438,7 +448,7 @@ def _fresh(expr: Expr, space: Space, active: Active) -> Array:
             kind = carried(dtype, space.double)
             return np.full((1,) * len(space.shape), value, kind)
         case Var(name):
-            return _axis(name, space)
+            return space.places[name]
         case Origin(base, step):
             return np.full((1,) * len(space.shape), base + step * space.micro, np.int64)
         case Cast(dtype, arg):
@@ -451,14 +461,6 @@ def _fresh(expr: Expr, space: Space, active: Active) -> Array:
         case Call():
             return _call(expr, space, active)
     raise CompilerBug(f"not an expression: {expr!r}", space.loc)
-
-
-def _axis(name: str, space: Space) -> Array:
-    (axis,) = space.axes([name])
-    start, stop = space.bounds[name]
-    shape = [1] * len(space.shape)
-    shape[axis] = -1
-    return np.arange(start, stop, dtype=np.int64).reshape(shape)
 
 
 def _both(active: Active, more: Array) -> Array:
