@@ -37,6 +37,8 @@ def register_reader(name: str) -> Callable[[data.Maker], data.Maker]:
         raise fail(f"a reader cannot be called '{name}': the language has that name already")
 
     def add(maker: data.Maker) -> data.Maker:
+        if isinstance(maker, type) and (missing := data.lacks(maker)):
+            raise fail(f"the reader '{name}' has no {missing}", help=data.BOTH)
         add_reader(name, signature_of(name, maker))
         return data.register(name)(maker)
 

@@ -18,6 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from anabranch.evaluation import EVALUATE, LEAST, Scores, measure, taken, targets_of
 from anabranch.ir.plan import Plan
 from anabranch.progress import Display, Pace, Seen, display
@@ -25,6 +28,7 @@ from anabranch.runtime import checkpoint
 from anabranch.runtime.data import Reader
 from anabranch.runtime.errors import RunError
 from anabranch.runtime.interrupts import deferred
+from anabranch.runtime.rows import Batch
 from anabranch.runtime.session import Session
 
 AVERAGED = 20  # steps, of which the training loss of a run is the mean
@@ -66,10 +70,6 @@ class Curve:
     reports: list[dict[str, float]] = field(default_factory=list)
 
     def add(self, step: int, loss: float, reports: Mapping[str, float]) -> None:
-        if not math.isfinite(loss):
-            raise RunError(
-                f"the loss of step {step} is {loss}; try a lower learning rate, or go on from "
-                "the last checkpoint")
         self.losses.append((step, loss))
         self.reports.append(dict(reports))
 
@@ -149,13 +149,15 @@ def train(session: Session, reader: Reader, run: Run, compile_seconds: float = 0
 
 def _steps(session: Session, reader: Reader, run: Run, curve: Curve, show: Display) -> int:
     """The number of steps done. A checkpoint is saved every so often and when interrupted."""
-    done = 0
+    done = kept = 0
     pace = Pace(run.first, _targets(reader), time.perf_counter())
 
     def seen(step: int, results: dict[str, Any]) -> None:
         nonlocal done
         done += 1
         loss, *reports = ((name, float(value)) for name, value in results.items())
+        if not math.isfinite(loss[1]):
+            raise _not_finite(step, loss[1], batch(step), saved=run.first + kept > 0)
         curve.add(step, loss[1], dict(reports))
         show(Seen(step + 1, run.steps, loss[1], pace.rate(step + 1), curve.reports[-1]))
 
@@ -171,10 +173,35 @@ def _steps(session: Session, reader: Reader, run: Run, curve: Curve, show: Displ
                 session.run("train", count, batch, seen, first=run.first + done)
                 if run.every and done < run.steps - run.first:
                     _save(session, run, curve, run.first + done)
+                    kept = done
         except KeyboardInterrupt:
             _save(session, run, curve, run.first + done)
             raise
     return done
+
+
+def _not_finite(step: int, loss: float, batch: Batch, *, saved: bool) -> RunError:
+    """What may be the cause: the data first, then what was learned, and that only if something
+    was. `saved`: there is a checkpoint to go on from."""
+    message = f"the loss of step {step} is {loss}"
+    for name, value in batch.items():
+        found = _first_odd_row(np.asarray(value))
+        if found:
+            return RunError(f"{message}: '{name}' has {found}")
+    if step == 0:
+        return RunError(f"{message}, and what it was fed is finite; look in the model for what is "
+                        "not for these values, as a division by 0 or the log of 0")
+    resume = ", or go on from the last checkpoint" if saved else ""
+    return RunError(f"{message}; try a lower learning rate{resume}")
+
+
+def _first_odd_row(array: NDArray[Any]) -> str:
+    """`nan in row 17 of the batch`, or nothing if all is finite."""
+    if array.dtype.kind not in "fc" or np.isfinite(array).all():
+        return ""
+    at = np.argwhere(~np.isfinite(array))[0]
+    row = f" in row {at[0]} of the batch" if at.size else ""
+    return f"{array[tuple(at)]}{row}"
 
 
 def _save(session: Session, run: Run, curve: Curve, step: int) -> None:

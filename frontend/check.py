@@ -18,7 +18,8 @@ from anabranch.frontend.builder import Builder
 from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import Sizes, build_entry
 from anabranch.frontend.evaluate import Certain, Unsupported
-from anabranch.frontend.recipe import LINES
+from anabranch.frontend.readers import READERS
+from anabranch.frontend.recipe import LINES, OFFERED
 from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
 from anabranch.frontend.values import MISSING, Builtin, Function, Kind, Model, Scope
 from anabranch.ir.diagnostics import Collector, Diagnostic, Note, Span, UserError, nearest
@@ -184,9 +185,20 @@ class _Names:
             if isinstance(line, s.FuncDef):
                 self.function(line, local)
                 continue
+            if isinstance(line, s.Setting) and line.target.id == "data":
+                self.reader(line.value, local)
             self.expression(line.value, local)
             local |= {line.target.id}
         self.found.diagnostics += unused_lines(node, definition)
+
+    def reader(self, value: s.Expr, local: Names) -> None:
+        """What is called for the data is a reader, so a name that is unknown is meant as one."""
+        match value:
+            case s.Call(s.Name(name) as callee) if self.is_unknown(name, local):
+                self.reported.add(name)
+                self.found.add(f"'{name}' is not defined", callee.span, help=nearest(name, READERS)
+                               or f"there are the readers {', '.join(sorted(READERS))}; "
+                               "--readers FILE.py registers more")
 
     # ---- Statements
 
@@ -376,7 +388,8 @@ def unused_lines(recipe: s.TrainDef, model: s.ModelDef) -> Iterable[Diagnostic]:
         if name in {p.name for p in model.params}:
             hint = f"an argument of the model stands in its call: {model.name}({name}=...)"
         else:
-            hint = nearest(name, taken) or f"training looks at {', '.join(LINES)}"
+            offered = taken - {*LINES} | {*OFFERED}
+            hint = nearest(name, offered) or f"training looks at {', '.join(OFFERED)}"
         yield Diagnostic(f"nothing uses the line '{name}'", line.target.span, help=hint)
 
 

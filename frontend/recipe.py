@@ -32,6 +32,7 @@ from anabranch.frontend.values import (
 from anabranch.ir.diagnostics import Span, UserError, fail, nearest
 
 LINES = ("steps", "data", "optimizer", "clip", "precision", "micro", "ema", "metrics")
+OFFERED = tuple(line for line in LINES if line != "precision")  # it has one value, f32
 ALWAYS = ("steps", "micro", "clip", "ema", "metrics")  # may be set though no line says them
 OWN = ("optimizer", "ema")  # the places of the states that training adds to a model's
 OPTIMIZER = ("as in adamw(lr=1e-3): a model with a parameter of type Shape and a function "

@@ -58,12 +58,6 @@ class Loc:
     path: str = ""
     col: int = 0
 
-    @property
-    def exactly(self) -> str:
-        """With the column, where it is known."""
-        name = Path(self.file).name
-        return f"{name}:{self.line}:{self.col} {self.path}".strip() if self.col else str(self)
-
     def __str__(self) -> str:
         place = f"{Path(self.file).name}:{self.line}" if self.line else Path(self.file).name
         return f"{place} {self.path}".strip()

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from anabranch.ir.plan import Actor, Arg, Launch, Loc, float_of
 from anabranch.runtime.arrays import Bytes
-from anabranch.runtime.errors import Aborted, RunError
+from anabranch.runtime.errors import Aborted, PlacedError
 from anabranch.runtime.kernels import Loaded, NativeKernel, PythonKernel
 from anabranch.runtime.native import LAUNCH, STATUS
 
+COUNTED = "labels, tokens and other places count from 0 to one less than the size"
 Slots = tuple[tuple[int, int], ...]
 """(register, slot) for every register a chain touches."""
 
@@ -111,15 +112,15 @@ class Chain:
         try:
             part.kernel.function(ints, floats, part.buffers)
         except IndexError as error:
-            raise RunError(f"{error}, at {self._loc(part.launch).exactly}") from error
+            raise self._outside(str(error), part.launch) from error
 
-    def _index_error(self, part: _Table) -> RunError:
+    def _index_error(self, part: _Table) -> PlacedError:
         value, bound = int(part.status["value"]), int(part.status["bound"])
         launch = part.launches[int(part.status["launch"])]
-        return RunError(f"index {value} is outside 0..{bound - 1}, at {self._loc(launch).exactly}")
+        return self._outside(f"index {value} is outside 0..{bound - 1}", launch)
 
-    def _loc(self, launch: Launch) -> Loc:
-        return self.binding.locs[launch.loc]
+    def _outside(self, message: str, launch: Launch) -> PlacedError:
+        return PlacedError(message, self.binding.locs[launch.loc], COUNTED)
 
     def _int(self, arg: Arg, k: int, step: int) -> int:
         if arg.kind == "seed":

@@ -34,6 +34,8 @@ class Reader(Protocol):
         ...
 
 
+BOTH = ("both methods are needed: batch(step), a dict of arrays by name, and validation(), which "
+        "gives pairs of a held-out batch and how many of its rows differ")
 Maker = Callable[..., Reader]
 READERS: dict[str, Maker] = {
     "arrays": ArrayReader, "images": ImageReader, "table": TableReader, "text": TextReader}
@@ -64,7 +66,17 @@ def make_reader(name: str, source: Any, seed: int, settings: Mapping[str, Any]) 
     except TypeError as error:
         raise FeedError(f"the reader {name!r}: {error}") from None
     with named(name):
-        return Named(name, maker(source, seed, **settings))
+        made = maker(source, seed, **settings)
+    if missing := lacks(made):
+        raise FeedError(f"the reader {name!r} has no {missing}; {BOTH}")
+    return Named(name, made)
+
+
+def lacks(reader: object) -> str:
+    """What a reader, or a class of them, has not, or has not as a method; or nothing."""
+    needed = ("batch", "validation")
+    missing = [f"{m}(...)" for m in needed if not callable(getattr(reader, m, None))]
+    return " and no ".join(missing)
 
 
 @dataclass(frozen=True, slots=True)

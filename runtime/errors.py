@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import linecache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anabranch.ir.plan import Loc
+
 
 class RuntimeFailure(Exception):
     """Base of all errors of the runtime."""
@@ -27,5 +33,26 @@ class RunError(RuntimeFailure):
     """The first failure of a run; the session is closed. Later failures are its notes."""
 
 
+class PlacedError(RunError):
+    """A mistake in what a program was fed, told like the compiler tells one: the line of the
+    program first, then what is wrong, the text of that line if it is at hand, and help."""
+
+    def __init__(self, message: str, loc: Loc, help: str) -> None:
+        place = f"{loc.file}:{loc.line}" + (f":{loc.col}" if loc.col else "")
+        where = f"{place}: " if loc.line else ""
+        inside = f", in {loc.path}" if loc.path else ""
+        lines = [f"{where}error: {message}{inside}", *_excerpt(loc), f"help: {help}"]
+        super().__init__("\n".join(lines))
+
+
 class Aborted(RuntimeFailure):
     """Raised inside a wait when another thread has failed; never reaches the user."""
+
+
+def _excerpt(loc: Loc) -> list[str]:
+    """The line with a caret under the column."""
+    line = linecache.getline(loc.file, loc.line).rstrip("\n")
+    if not line.strip() or not loc.col:
+        return []
+    indent = "".join("\t" if c == "\t" else " " for c in line[: loc.col - 1])
+    return [f"    {line}", f"    {indent}^"]

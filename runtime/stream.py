@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from anabranch.ir.plan import Stream
 from anabranch.runtime.actor import ActorState
 from anabranch.runtime.bus import Bus
-from anabranch.runtime.errors import Aborted, RunError
+from anabranch.runtime.errors import Aborted, PlacedError, RunError
 
 Fire = Callable[[ActorState, int, int], None]
 """Do firing n of an actor, in the given step."""
@@ -98,9 +98,13 @@ class StreamState:
 
 
 def _explain(error: BaseException, state: ActorState | None) -> RunError:
-    where = f"{state.where}, firing {(state.begun - 1) % state.fires}: " if state else ""
+    """The failure with who met it, last: its name means little to who wrote the program."""
     message = str(error) or type(error).__name__
-    failure = RunError(where + message)
+    where = f"{state.where}, firing {(state.begun - 1) % state.fires}" if state else ""
+    if isinstance(error, PlacedError):
+        error.args = (f"{message}\nnote: it came up in {where}",)
+        return error
+    failure = RunError(f"{message} (in {where})" if where else message)
     failure.__cause__ = error
     return failure
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from anabranch import __version__
 from anabranch.ir.diagnostics import CompilerBug, UserError, nearest
-from anabranch.runtime.errors import RuntimeFailure
+from anabranch.runtime.errors import PlacedError, RuntimeFailure
 
 SUBCOMMANDS = {
     "check": "find what is wrong with a program, and show what is derived of its ops",
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def describe(failure: Exception) -> str:
     """What the user is told: their mistake as it is, anything unforeseen as a fault of ours."""
     match failure:
-        case UserError() | CompilerBug():
+        case UserError() | CompilerBug() | PlacedError():
             return str(failure)
         case RuntimeFailure():
             return f"error: {failure}"

@@ -16,6 +16,7 @@ from anabranch.frontend.builtins import BUILTINS
 from anabranch.frontend.readers import READERS
 from anabranch.readers import signature_of
 from anabranch.runtime import data
+from anabranch.runtime.errors import FeedError
 
 WAVES = """
 import numpy as np
@@ -128,6 +129,9 @@ def test_a_recipe_names_a_reader_of_the_user(
 
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("waves(rows", "wave(rows", "did you mean 'waves'?"),
+    ("waves(rows", "tides(rows", "'tides' is not defined\n"),
+    ("waves(rows", "tides(rows", "\nhelp: there are the readers arrays, images, table, text, "
+     "waves; --readers FILE.py registers more"),
     ("rows=16", "row=16", "did you mean 'rows'?"),
     ("rows=16, ", "", "the reader 'waves' is called without 'rows'"),
 ])
@@ -146,6 +150,9 @@ def test_a_mistake_in_naming_a_users_reader_has_a_place(
     ("import numpy\n1 / 0\n", "bad.py:2:1: error: ZeroDivisionError: division by zero"),
     ("x = = 1\n", "bad.py:1:5: error: SyntaxError"),
     (WAVES.replace('"waves"', '"softmax"'), "a reader cannot be called 'softmax'"),
+    (WAVES.replace("def validation", "def validate"), "'waves' has no validation(...)\n"),
+    (WAVES.replace("def batch", "def next"), "'waves' has no batch(...)\n"),
+    (WAVES[:WAVES.index("    def batch")], "'waves' has no batch(...) and no validation(...)\n"),
     (WAVES.replace("source, seed, ", "source, "), "has no parameters (source, seed, ...)"),
 ])
 def test_a_file_of_readers_that_fails_is_told_by_its_line(
@@ -184,6 +191,13 @@ def test_a_reader_is_registered_from_python() -> None:
     with ab.Session(plan) as session:
         loss = session.step(x=np.zeros((4, 3), "f4"), y=np.full(4, 3, "f4"))
     assert loss == pytest.approx(9, abs=2)
+
+
+def test_a_reader_that_hides_its_method_behind_a_number_is_told() -> None:
+    made = WAVES.replace("self.seed,", "self.batch, self.seed,").replace("= seed,", "= rows, seed,")
+    exec(compile(made, "waves.py", "exec"), {})
+    with pytest.raises(FeedError, match=r"'waves' has no batch\(\.\.\.\); both methods are needed"):
+        data.make_reader("waves", None, 0, {"rows": 4})
 
 
 def test_needed_data_are_asked_for(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -209,7 +209,11 @@ def test_a_loss_that_is_no_number_ends_the_run(
 ) -> None:
     command = ["train", str(TINY), "--data", "corpus.txt", "--set", "lr=1e30", "--steps", "50"]
     assert main(command) == 1
-    assert "try a lower learning rate" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "try a lower learning rate" in error
+    assert "checkpoint" not in error  # there is none to go on from
+    assert main([*command, "--checkpoint-every", "1"]) == 1
+    assert "a lower learning rate, or go on from the last checkpoint" in capsys.readouterr().err
 
 
 ARRAYS = """
@@ -238,6 +242,54 @@ def test_arrays_of_a_file_are_trained_on(
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     np.testing.assert_allclose(load_file(report["checkpoint"])["w"], [1, -2, 3], atol=1e-2)
     assert report["val_loss"] < 1e-3
+
+
+@pytest.mark.parametrize(("odd", "told"), [
+    (np.nan, "'x' has nan in row "), (np.inf, "'x' has inf in row "),
+    (None, "of step 0 is inf, and what it was fed is finite; look in the model"),
+])
+def test_a_first_loss_that_is_no_number_is_looked_for_in_the_data(
+    workplace: Path, capsys: pytest.CaptureFixture[str], odd: float | None, told: str
+) -> None:
+    x = np.ones((100, 3), "f4")
+    x[:, 1] = 1 if odd is None else odd
+    np.savez("data.npz", x=x, y=np.ones(100, "f4"))
+    Path("line.ab").write_text(ARRAYS.replace("mse(x @ w, y)", "mse(x @ w, y) / (1 - max(y))"))
+    assert main(["train", "line.ab", "--data", "data.npz"]) == 1
+    error = capsys.readouterr().err
+    assert told in error
+    assert "learning rate" not in error
+    assert "checkpoint" not in error
+
+
+LABELS = """
+model Labels(n: int):
+    w: f32[n, 2] = zeros()
+
+    def loss(x: f32[B, n], y: i64[B]) -> f32[]:
+        return cross_entropy(x @ w, y)
+
+train Labels(n=3):
+    steps     = 5
+    data      = arrays(batch=8)
+    optimizer = adamw(lr=1e-1)
+"""
+
+
+def test_a_label_out_of_range_is_told_at_the_line_that_uses_it(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("labels.ab").write_text(LABELS)
+    np.savez("data.npz", x=np.ones((100, 3), "f4"), y=np.full(100, 2))
+    assert main(["train", "labels.ab", "--data", "data.npz"]) == 1
+    told = capsys.readouterr().err
+    lines = told[told.index("labels.ab:"):].splitlines()
+    assert lines[:4] == [
+        "labels.ab:6:9: error: index 2 is outside 0..1, in loss cross_entropy",
+        "            return cross_entropy(x @ w, y)", "            ^",
+        "help: labels, tokens and other places count from 0 to one less than the size"]
+    assert lines[4].startswith("note: it came up in ")
+    assert len(lines) == 5
 
 
 LONG = ARRAYS.replace("y: f32[B])", "y: f32[B, S])").replace("(x @ w,", "(outer(x @ w, y),") + """

@@ -110,7 +110,7 @@ def test_a_failure_in_one_process_reaches_the_other_with_its_reason(tmp_path: Pa
     assert time.monotonic() - begin < 40
     for rank in range(2):
         message = found(tmp_path, rank)
-        assert "index 12 is outside 0..9, at hand.ab:40 embedding table[ids]" in message
+        assert "hand.ab:40: error: index 12 is outside 0..9, in embedding table[ids]" in message
 
 
 def test_a_killed_process_ends_the_other_with_an_error(tmp_path: Path) -> None:
