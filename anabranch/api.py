@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from anabranch.ir import mesh as meshes
 from anabranch.ir.core import Function
 from anabranch.ir.diagnostics import fail, nearest
 from anabranch.ir.plan import Plan
-from anabranch.ir.types import DTYPES, TensorType, promote, tensor
+from anabranch.ir.types import DTYPES, TensorType, category, promote, tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,13 @@ class Entry:
     program: Program
     name: str
     arguments: tuple[tuple[str, object], ...] = ()
+
+    def __call__(self, *unnamed: object, **arrays: object) -> NoReturn:
+        """A mistake: what a program defines is compiled first, and a session runs the plan."""
+        given = ", ".join(f"{name}=..." for name in arrays or _tensor_names(self)) or "..."
+        raise fail(f"'{self.name}' is not called, but compiled and run",
+                   help=f"with Session(compile(program.{self.name}, {given})) as session: "
+                   f"session({given})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +213,13 @@ def _check_arrays(function: Function, inputs: Mapping[str, TensorType]) -> None:
             raise fail(f"'{function.name}' takes no array '{name}'",
                        help=nearest(name, taken) or f"it takes {', '.join(taken) or 'none'}")
         wanted = taken[name]
-        if given.shape != wanted.shape or promote(given.dtype, wanted.dtype) != wanted.dtype:
+        if given.shape != wanted.shape or not _may_feed(given.dtype, wanted.dtype):
             raise fail(f"'{name}' is an array {given}, and '{function.name}' takes {wanted}")
+
+
+def _may_feed(given: str, wanted: str) -> bool:
+    """Whether a session converts such arrays: within a category, and to one that includes it."""
+    return category(given) == category(wanted) or promote(given, wanted) == wanted
 
 
 def _tensors(what: Entry, given: Mapping[str, object]) -> set[str]:
@@ -215,7 +227,7 @@ def _tensors(what: Entry, given: Mapping[str, object]) -> set[str]:
     are given to parameters."""
     params = _parameters(what)
     names = {p.name for p in params}
-    found = {p.name for p in params if isinstance(without_layout(p.type)[0], s.Index)}
+    found = {*_tensor_names(what)}
     for name, value in given.items():
         if name in found and not (_is_array(value) or isinstance(value, bool | None)):
             raise fail(f"'{name}' is a {type(value).__name__}; give an array",
@@ -224,6 +236,10 @@ def _tensors(what: Entry, given: Mapping[str, object]) -> set[str]:
             raise fail(f"'{what.name}' takes no array '{name}'", help=nearest(name, found)
                        or f"it takes {', '.join(p.name for p in params if p.name in found)}")
     return found
+
+
+def _tensor_names(what: Entry) -> list[str]:
+    return [p.name for p in _parameters(what) if isinstance(without_layout(p.type)[0], s.Index)]
 
 
 def _parameters(what: Entry) -> list[s.Param]:

@@ -25,7 +25,7 @@ from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint, session
 from anabranch.runtime.arrays import Array
 from anabranch.runtime.checkpoint import Progress
-from anabranch.runtime.errors import RunError
+from anabranch.runtime.errors import RunError, WeightError
 from anabranch.runtime.trace import Trace
 from anabranch.runtime.world import ThreadWorld, world_of_environment
 from anabranch.weights import ADDED, AVERAGE, Fit
@@ -41,6 +41,9 @@ class Session:
     def __init__(
         self, plan: Plan, *, seed: int | None = None, cores: int | None = None, trace: int = 0
     ) -> None:
+        if not isinstance(plan, Plan):
+            raise RunError(f"a session runs a plan, not a {type(plan).__name__}; compile it first, "
+                           "as in Session(compile(program.train))")
         self.plan = plan
         self.seed = plan.seed if seed is None else seed
         self.steps = 0
@@ -139,6 +142,9 @@ class Session:
         begin anew. Everything that is missing, unknown or of another shape is reported at once,
         before anything is set. Unless `strict`, only shapes matter. Floats are converted to the
         dtype of the state, also to a shorter one; on a mesh each rank takes its part."""
+        if not isinstance(arrays, Mapping):
+            raise WeightError(f"arrays by name are set, not a {type(arrays).__name__}; read a file "
+                              "first, as in load_state_dict(load_weights(path))")
         fit = Fit.of(self.plan, {name: _array(value) for name, value in arrays.items()})
         fit.check(missing=strict, unknown=strict)
         self._running.load_states(fit.ready)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.entries import Sizes, bound_sizes, dimensions
+from anabranch.frontend.entries import OF_RECIPE, Sizes, bound_sizes, dimensions
 from anabranch.frontend.evaluate import Frame
 from anabranch.frontend.recipe import Recipe
 from anabranch.frontend.signatures import kind_of, without_layout
@@ -126,7 +126,8 @@ def _declared(
             if isinstance(first, s.Name) and batch is not None:
                 names[first.id] = batch
             frame = Frame(function.scope.inner(), recipe.builder)
-            shape = [n for item in (first, *rest) for n in dimensions(item, Sizes(names), frame)]
+            sizes = Sizes(names, OF_RECIPE)
+            shape = [n for item in (first, *rest) for n in dimensions(item, sizes, frame)]
             return tensor(head, tuple(shape))
     raise fail(f"the type of '{param.name}' does not say what the reader must give", param.span,
                help="as in x: f32[B, 784]")

@@ -16,11 +16,12 @@ from dataclasses import replace
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.control import Failed
-from anabranch.frontend.entries import Sizes, build_entry
+from anabranch.frontend.entries import GENERIC_DEFAULTS, Sizes, build_entry
 from anabranch.frontend.evaluate import Certain, Unsupported
 from anabranch.frontend.readers import READERS
 from anabranch.frontend.recipe import LINES, OFFERED
 from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
+from anabranch.frontend.unparse import format_expression
 from anabranch.frontend.values import MISSING, Builtin, Function, Kind, Model, Scope
 from anabranch.ir.diagnostics import Collector, Diagnostic, Note, Span, UserError, nearest
 
@@ -93,6 +94,12 @@ class _Names:
             case s.List(items):
                 for item in items:
                     self.type(item, known)
+            case s.Index(s.Name(name) as head, items) if isinstance(self.scope.find(name), Kind):
+                general = name.capitalize()
+                sizes = f"[{', '.join(map(format_expression, items))}]"
+                usual = GENERIC_DEFAULTS.get(general)
+                self.found.add(f"'{name}' is not the type of a tensor", head.span,
+                               help=f"write {usual}{sizes} or {general}{sizes}" if usual else "")
             case s.Index(head, items):
                 self.type(head, known)
                 for item in items:
@@ -263,6 +270,9 @@ class _Names:
         if isinstance(node, s.Index):
             self.places |= {id(n) for item in node.items for n in s.walk(item)}
             self.places.discard(id(node.value))
+        if isinstance(node, s.Attribute) and self.is_foreign(node, local):
+            self.foreign(node, local)
+            return
         for child in s.children(node):
             self.expression(child, local, indexed=indexed)
 
@@ -294,6 +304,23 @@ class _Names:
             close = close or nearest(node.id, local)
             self.found.add(f"'{node.id}' is not defined", node.span, help=close)
 
+    def is_foreign(self, node: s.Attribute, local: Names) -> bool:
+        root = _root(node)
+        return isinstance(root, s.Name) and self.is_unknown(root.id, local)
+
+    def foreign(self, node: s.Attribute, local: Names) -> None:
+        """`F.relu`: nothing is called `F`, but what follows it may be there without it."""
+        root, text = _root(node), format_expression(node)
+        if text in self.reported or not isinstance(root, s.Name):
+            return
+        self.reported.add(text)
+        known = [*local, *self.scope.visible()]
+        help = nearest(root.id, local) if len(root.id) > 2 else ""
+        if not help and node.name in known:
+            help = f"{node.name} is in scope by itself: write {node.name} alone"
+        self.found.add(f"'{root.id}' is not defined", root.span,
+                       help=help or nearest(node.name, known))
+
     def fits(
         self, definition: s.OpDef | s.FuncDef | s.ModelDef, args: Sequence[s.Expr],
         keywords: Sequence[s.Keyword], span: Span,
@@ -317,6 +344,11 @@ class _Names:
                 n for n in needed[len(args):] if n not in given]):
             self.found.add(f"'{definition.name}' is called without "
                            f"{' and '.join(map(repr, missing))}", span)
+
+
+def _root(node: s.Expr) -> s.Expr:
+    """`a` of `a.b.c`."""
+    return _root(node.value) if isinstance(node, s.Attribute) else node
 
 
 def _variables(item: s.Expr) -> Iterable[str]:

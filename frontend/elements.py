@@ -67,7 +67,7 @@ def convert(element: Element, dtype: str, span: Span | None = None) -> Expr:
 
 def _retyped(expr: Expr, old: str, new: str, span: Span | None) -> Expr:
     match expr:
-        case Const(value, dtype) if dtype == old and dtype != "bool":
+        case Const(value, dtype) if dtype == old:
             return Const(_number(value, new, span), new)
         case Call("where", (condition, yes, no)):
             chosen = (_retyped(yes, old, new, span), _retyped(no, old, new, span))
@@ -89,7 +89,7 @@ def _within(value: float, dtype: str, span: Span | None) -> float:
     if not isinstance(value, int) or value not in legal:
         raise fail(f"{value} is no number of {dtype}", span,
                    help=f"those are the integers from {legal[0]} to {legal[-1]}")
-    return value
+    return int(value)
 
 
 def _widened(node: Expr) -> Expr | None:

@@ -20,6 +20,8 @@ from anabranch.ir.diagnostics import Diagnostic, UserError, fail, nearest
 from anabranch.ir.types import DTYPES, TensorType, tensor
 
 GENERIC_DEFAULTS = {"T": "f32", "U": "f32", "Float": "f32", "Int": "i64"}
+BY_NAME = "give it by name, as in {name}=8 (--set {name}=8 in a shell)"
+OF_RECIPE = 'set it: set={{"{name}": 8}}, or --set {name}=8 in a shell'
 
 
 class Open(UserError):
@@ -30,9 +32,10 @@ class Open(UserError):
 
 @dataclass(slots=True)
 class Sizes:
-    """Values for the names in a signature, and which of them were used."""
+    """Values for the names in a signature, how more are given, and which of them were used."""
 
     given: Mapping[str, object]
+    how: str = BY_NAME
     used: set[str] = field(default_factory=set)
 
     def get(self, name: str) -> object:
@@ -127,7 +130,7 @@ def _named(name: str, node: s.Expr, sizes: Sizes, frame: Frame) -> object:
         unknown = Open(Diagnostic(
             f"the size of the dimension '{name}' is not known", node.span,
             help=nearest(name, sizes.given)
-            or f"give it by name, as in {name}=8 (--set {name}=8 in a shell)"))
+            or sizes.how.format(name=name)))
         unknown.name = name
         raise unknown
     return value

@@ -11,18 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from anabranch.frontend.builtins import Call, builtin
-from anabranch.frontend.values import Reader
+from anabranch.frontend.values import Reader, describe
 from anabranch.ir.diagnostics import fail, nearest
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The arguments of a reader. `gives` has dtypes and dimensions, which are arguments; `others`
-    is set if it takes any more."""
+    is set if it takes any more; `parts` are those that are a part of the rows."""
 
     needed: tuple[str, ...]
     optional: tuple[str, ...] = ()
     others: bool = False
+    parts: tuple[str, ...] = ()
     gives: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -46,11 +47,19 @@ def add_reader(name: str, signature: Signature) -> None:
                        help=nearest(given, known) or takes)
         for missing in {*signature.needed} - arguments.keys():
             raise fail(f"the reader '{name}' is called without '{missing}'", call.span, help=takes)
+        for part in arguments.keys() & {*signature.parts}:
+            _check_part(part, arguments[part], call)
         return Reader(name, arguments, signature.gives)
+
+
+def _check_part(name: str, value: object, call: Call) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise fail(f"'{name}' is a part of the rows, between 0 and 1, not {describe(value)}",
+                   call.span, help=f"as in {name}=0.1, which holds out one row of ten")
 
 
 add_reader("text", Signature(("window", "batch"),
                              gives={"tokens": WINDOWS, "targets": WINDOWS}))
-add_reader("arrays", Signature(("batch",), ("held",)))
-add_reader("images", Signature(("batch",), ("held",)))
-add_reader("table", Signature(("batch",), ("held", "columns")))
+add_reader("arrays", Signature(("batch",), ("held",), parts=("held",)))
+add_reader("images", Signature(("batch",), ("held",), parts=("held",)))
+add_reader("table", Signature(("batch",), ("held", "columns"), parts=("held",)))

@@ -17,7 +17,7 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.batch import Types, batch_of, open_sizes
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.calls import call, supplied
-from anabranch.frontend.entries import Sizes, bound_names, build_entry
+from anabranch.frontend.entries import OF_RECIPE, Sizes, bound_names, build_entry
 from anabranch.frontend.evaluate import Activation, Frame
 from anabranch.frontend.minimize import Minimizer, minimizer
 from anabranch.frontend.models import states
@@ -309,7 +309,7 @@ def _next(
             sizes |= bound_names(fed, batch_of(fed, recipe, inputs))
             sizes |= dict.fromkeys(_batches(fed) & sizes.keys(), 1)
     builder = Builder("next", stages=stages, instead=step.averages)
-    return build_entry(function, Sizes({**recipe.values, **sizes}), builder, step.order)
+    return build_entry(function, Sizes({**recipe.values, **sizes}, OF_RECIPE), builder, step.order)
 
 
 def _batches(function: Function) -> set[str]:

@@ -42,6 +42,15 @@ def shown(stage: str, **request) -> str:
     return dump(loads(NET, "net.ab"), stage, Request(**{"mesh": MESH, **request}))
 
 
+def test_a_truth_given_for_a_number_is_a_number() -> None:
+    text = ("op f(x: f32[N], k: i32[N]) -> f32[N], i32[N]:\n"
+            "    y[n] = x[n - 1, pad=False] + where(n > 2, x[n], True)\n"
+            "    z[n] = k[n - 1, pad=True]\n    return y, z\n")
+    text = dump(loads(text), "ir", Request(settings={"N": "8"}))
+    assert "%x[n - 1, pad=0.0] + where(n > 2, %x[n], 1.0)" in text
+    assert "%k[n - 1, pad=1:i32]" in text
+
+
 @pytest.mark.parametrize("stage", OF_MODULES)
 def test_what_a_stage_of_the_ir_shows_parses_back_and_is_sound(stage: str) -> None:
     module = parse_module(shown(stage))

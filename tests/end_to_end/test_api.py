@@ -205,6 +205,32 @@ def test_what_a_function_does_not_take_is_refused(
         ab.compile(program.Tiny(vocab=256, dim=8).forward, **arguments)
 
 
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i8", "?"])
+def test_a_shape_is_told_by_an_array_that_a_session_takes(dtype: str) -> None:
+    """NumPy's own arrays are f64: what a session converts tells a shape as well."""
+    double = ab.loads("def double(x: f32[B, 3], k: i32[B]) -> f32[B]:\n"
+                      "    return 2 * x[:, 0] + k\n").double
+    given = {"x": np.ones((4, 3), dtype), "k": np.arange(4)}
+    with ab.Session(ab.compile(double, **given, cached=False)) as session:
+        np.testing.assert_array_equal(session(**given), [2, 3, 4, 5])
+    with pytest.raises(ab.UserError, match=r"'k' is an array f32\[4\], and .* takes i32\[4\]"):
+        ab.compile(double, x=given["x"], k=np.ones(4, "f4"))
+
+
+def test_what_is_not_compiled_is_said_to_be_compiled_first(
+    program: ab.api.Program, plan: ab.Plan
+) -> None:
+    for given in (program, program.train, program.softmax):
+        with pytest.raises(RunError, match=r"not a \w+; compile it first, as in .*program\.train"):
+            ab.Session(given)  # type: ignore[arg-type]
+    with pytest.raises(ab.UserError, match=r"'gelu' is not called.*\n.*compile\(program\.gelu, x="):
+        program.gelu(x=np.zeros(3))
+    with pytest.raises(ab.UserError, match=r"softmax, x=\.\.\.\)\) as session: session\(x="):
+        program.softmax(np.zeros(3))
+    with ab.Session(plan) as session, pytest.raises(WeightError, match=r"load_weights\(path\)"):
+        session.load_state_dict("weights.safetensors")  # type: ignore[arg-type]
+
+
 def test_arguments_of_a_model_go_by_their_names(program: ab.api.Program) -> None:
     with pytest.raises(ab.UserError, match=r"Tiny takes no 'dmi'\n.*did you mean 'dim'\?"):
         program.Tiny(vocab=256, dmi=8)

@@ -318,7 +318,10 @@ def test_what_only_the_data_say_of_a_size_is_theirs(
     assert main(["explain", "long.ab", "--set", "S=12"]) == 0
     capsys.readouterr()
     assert main(["explain", "long.ab"]) == 1
-    assert "--set S=8 in a shell" in capsys.readouterr().err
+    assert 'help: set it: set={"S": 8}, or --set S=8 in a shell' in capsys.readouterr().err
+    with pytest.raises(ab.UserError, match=r'help: set it: set=\{"S": 8\}, or --set S=8'):
+        ab.compile(ab.load("long.ab").train)
+    assert ab.compile(ab.load("long.ab").train, set={"S": 8}).programs
     assert main([*command, "--set", "Z=12"]) == 1
     assert "the recipe has no 'Z' to set" in capsys.readouterr().err
 
@@ -326,6 +329,9 @@ def test_what_only_the_data_say_of_a_size_is_theirs(
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("batch=8", "batch=8, shuffle=True", "the reader 'arrays' takes no 'shuffle'"),
     ("batch=8", "batch=8, hold=0.2", "did you mean 'held'?"),
+    ("batch=8", "batch=8, held=1.5", "'held' is a part of the rows, between 0 and 1, not the "
+     "number 1.5"),
+    ("batch=8", "batch=8, held=True", "'held' is a part of the rows, between 0 and 1, not True"),
     ("batch=8", "8", "the arguments of the reader 'arrays' go by name"),
     ("steps     = 200", "steps = 200\n    metrics = [far]", "the reader 'arrays' gives no 'z'"),
 ])
@@ -341,6 +347,16 @@ def test_what_the_data_cannot_give_is_said_before_anything_is_planned(
     assert message in error
     assert "line.ab:" in error
     assert "planned" not in error
+
+
+@pytest.mark.parametrize("held", ["0", "1", "1.5", '"half"', "True", "None"])
+def test_a_part_of_the_rows_that_is_none_is_found_without_the_data(
+    workplace: Path, capsys: pytest.CaptureFixture[str], held: str
+) -> None:
+    Path("line.ab").write_text(ARRAYS.replace("batch=8", f"batch=8, held={held}"))
+    assert main(["check", "line.ab"]) == 1
+    told = "".join(capsys.readouterr())
+    assert "line.ab:10:17: error: 'held' is a part of the rows, between 0 and 1, not " in told
 
 
 def test_an_override_of_the_optimizer_is_written_like_the_line(
