@@ -11,7 +11,7 @@ computes it. What is compiled comes from the cache of plans when nothing it depe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, NoReturn
@@ -71,6 +71,12 @@ class Recipe:
     program: Program
     model: str | None
 
+    def __call__(self, *unnamed: object, **arrays: object) -> NoReturn:
+        """A mistake, as for an entry."""
+        raise fail("a recipe is not called, but compiled and run",
+                   help="with Session(compile(program.train)) as session: "
+                   f"session.step({_to_give(arrays)})")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -82,9 +88,11 @@ class Entry:
 
     def __call__(self, *unnamed: object, **arrays: object) -> NoReturn:
         """A mistake: what a program defines is compiled first, and a session runs the plan."""
-        given = ", ".join(f"{name}=..." for name in arrays or _tensor_names(self)) or "..."
+        given = _to_give(arrays or _tensor_names(self))
+        model, _, name = self.name.rpartition(".")
+        of = f"{model}({_to_give(n for n, _ in self.arguments)})." if model else ""
         raise fail(f"'{self.name}' is not called, but compiled and run",
-                   help=f"with Session(compile(program.{self.name}, {given})) as session: "
+                   help=f"with Session(compile(program.{of}{name}, {given})) as session: "
                    f"session({given})")
 
 
@@ -192,7 +200,8 @@ def _compiled(
     if isinstance(what, Recipe):
         if sizes:
             raise fail(f"a recipe takes no argument '{next(iter(sizes))}'",
-                       help="override its lines and the model's arguments with set={...}")
+                       help="override its lines, the model's arguments and open sizes with "
+                       f"set={{{', '.join(f'{n!r}: {v!r}' for n, v in sizes.items())}}}")
         micro = {} if options.micro is None else {"micro": options.micro}
         training = source.training(what.model, {**overrides, **micro}, stages, inputs or None)
         return compile_training(training, options)
@@ -236,6 +245,10 @@ def _tensors(what: Entry, given: Mapping[str, object]) -> set[str]:
             raise fail(f"'{what.name}' takes no array '{name}'", help=nearest(name, found)
                        or f"it takes {', '.join(p.name for p in params if p.name in found)}")
     return found
+
+
+def _to_give(names: Iterable[str]) -> str:
+    return ", ".join(f"{name}=..." for name in names) or "..."
 
 
 def _tensor_names(what: Entry) -> list[str]:

@@ -9,8 +9,8 @@
     data = waves(batch=16)                  # a line of a recipe
 
 `anabranch train --readers FILE.py` runs the file that says so. `source` is what --data says, or
-None; what a recipe gives are the other parameters. Unless one of them is `batch`, the first
-dimension of a batch is not known before the data are there.
+None; what a recipe gives are the other parameters. Both methods are needed. Unless one of the
+parameters is `batch`, the first dimension of a batch is not known before the data are there.
 """
 
 from __future__ import annotations
