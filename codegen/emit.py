@@ -16,7 +16,7 @@ from anabranch.codegen.tile import Options, Tiled, clauses_of, inputs_of, tile
 from anabranch.codegen.triton import print_piece, wishes
 from anabranch.codegen.verify import verify
 from anabranch.ir.core import Op, Value
-from anabranch.ir.expr import Const
+from anabranch.ir.expr import Const, literals
 from anabranch.ir.launch import IntArg, LaunchSpec, Pointer
 from anabranch.ir.ops import Order, Scan
 from anabranch.ir.scalar import flops
@@ -86,13 +86,14 @@ def stated(op: Op) -> tuple[object, ...]:
 def structure(
     clauses: Sequence[Clause], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> object:
-    """Equal for ops that differ in names only."""
+    """Equal for ops that differ in names only. Literals count as text too: Python takes -0.0 for
+    0.0."""
     number = {v: i for i, v in enumerate(inputs)}
     for value in (*(c.result for c in clauses), *outputs):
         number.setdefault(value, len(number) + len(inputs))
     lines = tuple(
         (tuple(number[v] for v in c.operands), c.result.type.dtype, c.ranges, c.dims, c.body,
-         c.reduce, c.reduced, c.guard)
+         c.reduce, c.reduced, c.guard, literals(c.body, c.guard))
         for c in clauses)
     return tuple(v.type.text for v in inputs), lines, tuple(number[v] for v in outputs)
 

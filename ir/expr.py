@@ -196,6 +196,12 @@ def reads(expr: Expr) -> list[Read]:
     return [node for node in walk(expr) if isinstance(node, Read)]
 
 
+def literals(*exprs: Expr | None) -> tuple[str, ...]:
+    """Literals as text: Python takes -0.0 for 0.0 and True for 1, and no nan for another."""
+    return tuple(str(node.value) for expr in exprs if expr is not None for node in walk(expr)
+                 if isinstance(node, Const))
+
+
 def call(fn: str, *args: Expr) -> Expr:
     return Call(fn, args)
 

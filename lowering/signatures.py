@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anabranch.ir.expr import Const, Expr, Read, reads, shared, variables, walk
+from anabranch.ir.expr import Expr, Read, literals, reads, shared, variables
 from anabranch.ir.mesh import MICRO, Mesh
 from anabranch.ir.ops import Compute, Order
 from anabranch.ir.sbp import B, Layout, P, S, Sbp, layout_on
@@ -103,14 +103,8 @@ def structure(op: Compute | Order) -> Structure:
     return _intern(
         op.ranges, op.dims, op.reduce, op.reduced, op.guard, op.body,
         tuple(v.type.shape for v in op.operands), tuple(v.type.dtype for v in op.operands),
-        op.result.type.dtype, _literals(op),
+        op.result.type.dtype, literals(op.body, op.guard),
     )
-
-
-def _literals(op: Compute) -> tuple[str, ...]:
-    """Literals as text: Python takes -0.0 for 0.0 and True for 1, and no nan for another."""
-    trees = (op.body,) if op.guard is None else (op.body, op.guard)
-    return tuple(str(e.value) for tree in trees for e in walk(tree) if isinstance(e, Const))
 
 
 @functools.cache

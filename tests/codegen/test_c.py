@@ -229,6 +229,14 @@ def test_what_was_compiled_before_has_no_part_in_a_kernel() -> None:
         assert name in spec.kernel.source
 
 
+def test_a_zero_is_not_one_below_zero() -> None:
+    texts = [f"(%x: f32[17, 73]) {{\n %y: f32[17, 73] = [i, j] max(%x[i, j], {zero})"
+             for zero in ("0.0", "-0.0")]
+    of_a_program = Launches()
+    ((one,), (other,)) = (of_a_program(as_one(parsed(text))) for text in texts)
+    assert one.kernel != other.kernel
+
+
 def test_shapes_share_the_text_of_a_kernel() -> None:
     """Extents, strides and origins are arguments: uneven shards need no kernels of their own."""
     text = CASES["slice at an origin"]
