@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from anabranch.ir.contraction import matrix_product
@@ -94,14 +95,23 @@ def _widened(c: Clause) -> list[Clause] | None:
     if s is None or s.points < FEWEST or any(v.type.dtype != narrow for v in c.operands):
         return None
     copies = [_cast(v, wide, Value(tensor(wide, v.type.shape), v.name)) for v in c.operands]
-    body = transform(c.body, lambda e: Const(e.value, wide) if isinstance(e, Const)
-                     and e.dtype == narrow else None)
+    body = transform(c.body, partial(_as_wide, narrow, wide))
     total = replace(c, result=Value(tensor(wide, c.result.type.shape), c.result.name),
                     operands=tuple(copy.result for copy in copies), body=body)
     made = [total] if matrix_product(total) is not None else _remade(total)
     if made is None or not _pays(s, _written([*copies, *made])):
         return None
     return [*copies, *made, _cast(made[-1].result, narrow, c.result)]
+
+
+def _as_wide(narrow: str, wide: str, e: Expr) -> Expr | None:
+    """Numbers of a narrow dtype in a wide one, and what pads the reads of wide copies."""
+    match e:
+        case Const(value, dtype) if dtype == narrow:
+            return Const(value, wide)
+        case Read(operand, subscripts, pad) if pad is not None and not isinstance(pad, Const):
+            return Read(operand, subscripts, Cast(wide, pad))
+    return None
 
 
 def _cast(value: Value, dtype: str, result: Value) -> Clause:

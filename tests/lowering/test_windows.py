@@ -174,15 +174,16 @@ def test_products_that_share_a_factor_share_its_copy() -> None:
 
 NARROW = """
 op f(x: bf16[B, C, H], w: bf16[O, C, K]) -> bf16[B, O, H]:
-    y[b, o, h] = 0.5 * sum[c, k](x[b, c, h + k - 1, pad=0] * w[o, c, k])
+    y[b, o, h] = 0.5 * sum[c, k](x[b, c, h + k - 1, pad=PAD] * w[o, c, k])
     return y
 """
 
 
-def test_sums_of_narrow_floats_are_products_of_wide_ones() -> None:
+@pytest.mark.parametrize("pad", ["0", "3", "k", "h - k", "f16(0.5)"])
+def test_sums_of_narrow_floats_are_products_of_wide_ones(pad: str) -> None:
     """Rounded once, as the language says, and not to less than sums of narrow floats."""
-    module = simplify(loads(NARROW, "f.ab").function("f", {"B": 4, "C": 24, "H": 20, "O": 16,
-                                                           "K": 3}))
+    program = loads(NARROW.replace("PAD", pad), "f.ab")
+    module = simplify(program.function("f", {"B": 4, "C": 24, "H": 20, "O": 16, "K": 3}))
     (function,) = module.functions.values()
     random = np.random.default_rng(0)
     arguments = tuple(round_bf16(random.normal(size=a.value.type.shape).astype(np.float32))
