@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from anabranch.frontend.values import FULL, SCALAR, WEAK, Element
+from anabranch.frontend.values import FULL, SCALAR, WEAK, Element, weak
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Call, Cast, Const, Expr, children, transform, with_children
 from anabranch.ir.index import affine, expression
@@ -107,7 +107,7 @@ def cast(dtype: str, element: Element, span: Span | None = None) -> Element:
     if isinstance(element.expr, Const) and category(dtype) == "int" and is_float(element.dtype):
         if not math.isfinite(element.expr.value):
             raise fail(f"{dtype} has no {element.expr.value}", span)
-        element = Element(Const(int(element.expr.value), "i64"), "i64", WEAK)
+        element = weak(int(element.expr.value), span)
     if dtype == "bool" and element.level == WEAK:
         return Element(Cast(dtype, element.expr), dtype, level)
     return Element(convert(element, dtype, span), dtype, level)

@@ -26,6 +26,7 @@ from anabranch.frontend.values import FULL, WEAK, Element, Tensor, axes, axis, d
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Call, Cast, Const, Expr, Read, add, integer, sub
 from anabranch.ir.sbp import balanced
+from anabranch.ir.types import integers
 
 
 def sizes(value: object, span: Span) -> list[int]:
@@ -235,7 +236,10 @@ def arange(start: int, stop: int, step: int, span: Span) -> Tensor:
     """`start, start + step, ...` below `stop`, in i64."""
     if step == 0:
         raise fail("a step of 0 never arrives", span)
-    length = len(range(start, stop, step))
+    for number in (start, stop, step):
+        if number not in integers("i64"):
+            raise fail(f"{number} is no number of i64", span)
+    length = max(0, -((start - stop) // step))
     expr = elements.canonical(
         add(Call("mul", (axis(1), integer(step))), integer(start)))
     return over((length,), Element(expr, "i64", FULL))

@@ -32,6 +32,11 @@ CALLS = {
     "sofmax(x)": ["softmax"],
     "softmax(x, axxis=0)": ["axxis"],
     "f33(x)": ["f3"],
+    "full([2], 2.0 ** 63, i64)": ["9223372036854775808 is no number of i64"],
+    "i64(x) + i64(-1e300)": ["no dtype holds it"],
+    "arange(2 ** 63)": ["9223372036854775808 is no number of i64"],
+    "quantile(i64(x), 0.5)": ["cast with f32"],
+    "quantile(x, 1.5)": ["q is from 0 to 1"],
 }
 
 

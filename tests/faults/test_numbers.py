@@ -52,6 +52,18 @@ def test_a_quotient_is_rounded_down_once(dtype: str, mesh: str) -> None:
 
 
 WHOLE = [
+    Case("lengths of whole numbers",
+         "def f(x: u8[2] @ {a: S(0)}, y: i8[3]):\n    return norm(x), norm(y), norm(y, p=inf)\n",
+         (50000**0.5, 42513**0.5, 128.0),
+         {"x": np.array([200, 100], "u1"), "y": np.array([127, -128, 100], "i1")}, N2),
+    Case("whole numbers without a sign that lie far apart",
+         "def f(x: u8[2] @ {a: S(0)}, y: u8[2]):\n    return isclose(x, y, rtol=0.1)\n",
+         [False, True], {"x": np.array([0, 250], "u1"), "y": np.array([255, 255], "u1")}, N2),
+    Case("divisions by the least whole number",
+         "def f(x: i8[4] @ {a: S(0)}, y: i8[4]):\n    return fmod(x, y), divide_to_zero(x, y)\n",
+         ([127, -1, -1, 0], [0, -1, -2, 1]),
+         {"x": np.array([127, -128, -7, -128], "i1"), "y": np.array([-128, 127, 3, -128], "i1")},
+         N2),
     Case("sums of truth values",
          "def f(x: bool[2] @ {a: S(0)}, y: bool[2]):\n"
          "    return x + y, x * y, sum(x), cumsum(x, axis=0), x / y, i8(x) + y\n",

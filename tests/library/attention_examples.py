@@ -94,6 +94,7 @@ ATTENTION = [
              "causal": True, "scale": 0.3}, {"mask": MASK[:, None]}),
     Example("attention", general(False, False, causal=True), {**GROUPED, "Q": 8, "causal": True}),
     Example("attention", general(False, False, scale=0.0), {**GROUPED, "scale": 0.0}),
+    Example("attention", attend, {**GROUPED, "K": 0}),
     Example("rotary", rotate_neighbours,
             {"B": 2, "S": 5, "H": 3, "D": 4, "interleaved": True}),
     Example("masked_attention", attend, GROUPED, {"mask": MASK}),
