@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.codegen.emit import launches
+from anabranch.codegen.emit import Launches, launches
 from anabranch.codegen.triton_compile import aligned, census, compile_kernel, load
 from anabranch.ir.core import Op, Value
 from anabranch.ir.launch import LaunchSpec
@@ -32,9 +32,10 @@ def kernels() -> tuple[LaunchSpec, ...]:
     found: dict[object, LaunchSpec] = {}
     for drop, axes in STEPS:
         for module in steps(Mesh.of(**axes), {"drop": drop, "depth": 2}, batch=8):
+            of_the_step = Launches("triton")
             for op in module.functions["train"].body:
                 if isinstance(op, (Compute, Fused)):
-                    for spec in launches(op, "triton"):
+                    for spec in of_the_step(op):
                         sizes = spec.ints[-spec.kernel.source.count(": tl.constexpr"):]
                         key = spec.kernel.digest, tuple(aligned(spec)), sizes
                         found.setdefault(key, spec)
