@@ -130,8 +130,10 @@ def mistakes_of(name: str, program: Program | None, found: Collector) -> Collect
 
 
 def builtins() -> list[str]:
-    """Their names. What they do is no definition, but they can be called like one."""
-    return [name for name, value in BUILTINS.items() if isinstance(value, Builtin)]
+    """Their names, in the order of their modules, whichever was imported first. What they do is no
+    definition, but they can be called like one."""
+    found = {name: value for name, value in BUILTINS.items() if isinstance(value, Builtin)}
+    return sorted(found, key=lambda name: found[name].run.__module__)
 
 
 def _of_language(name: str) -> Operator:

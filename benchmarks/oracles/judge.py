@@ -35,6 +35,7 @@ from benchmarks.oracles.placements import ONE, Placement
 
 KINDS = ("right", "refused", "wrong", "crash", "hang")
 STALL = 20.0  # seconds without progress that end a run
+LARGE = 1 << 17  # elements of the arguments of a case
 FAILURES = {"no progress": "hang", "different copies": "wrong"}
 
 
@@ -78,7 +79,7 @@ def prepare(case: Case, laid: Iterable[Placement]) -> Trial:
         trial.verdict = _guarded(partial(_by_reference, trial.case))
     if trial.verdict is RIGHT:
         trial.verdict = None
-        for mesh, members in _by_mesh([None, *laid]).items():
+        for mesh, members in _together(case, [None, *laid]):
             verdict = _guarded(partial(_compile, trial, mesh, members))
             if verdict is not RIGHT:
                 trial.verdict = verdict
@@ -226,13 +227,17 @@ def _check(where: str, actual: Array, wanted: Wanted) -> None:
 # ---- compiled
 
 
-def _by_mesh(
-    laid: Sequence[Placement | None]
-) -> dict[Mesh, list[Placement | None]]:
+def _together(
+    case: Case, laid: Sequence[Placement | None]
+) -> list[tuple[Mesh, list[Placement | None]]]:
+    """Placements that share a plan, because they share a mesh. The memory of a plan is that of all
+    its programs: where the arguments are large, each has its own."""
     found: dict[Mesh, list[Placement | None]] = {}
     for placement in laid:
         found.setdefault(ONE if placement is None else placement.mesh, []).append(placement)
-    return found
+    if sum(math.prod(operand.shape) for operand in case.operands) < LARGE:
+        return list(found.items())
+    return [(mesh, [each]) for mesh, members in found.items() for each in members]
 
 
 def _compile(trial: Trial, mesh: Mesh, laid: Sequence[Placement | None]) -> None:
