@@ -127,6 +127,11 @@ def _product(parts: Sequence[Expr]) -> Expr | None:
     return result
 
 
+def _moderate(expr: Expr) -> bool:
+    """Whether this is a literal that no float dtype takes for 0 or for infinity."""
+    return isinstance(expr, Const) and 2.0**-14 <= abs(expr.value) <= 2.0**15
+
+
 def factored(expr: Expr) -> Product:
     """An expression as a product of factors."""
     match expr:
@@ -159,17 +164,18 @@ class Total:
         conditions = [c for c in conditions if self._safe(c)]
         if not self.summed:
             return self._pointwise(self.dims, weight, conditions, dtype)
-        outer, groups = self._arranged(weight, dtype)
         free = [c for c in conditions if not self._is_summed(c)]
         guards = [c for c in conditions if self._is_summed(c)]
+        outer, groups = self._arranged(weight, dtype, guarded=bool(guards))
         if not all(map(self._safe, groups)):
             guards = list(conditions)
         body = _product([self._settled(g, len(groups)) for g in groups]) or Const(1.0, dtype)
         return self._finish(body, guards, outer, free, dtype)
 
-    def _arranged(self, weight: Expr, dtype: str) -> tuple[Product, list[Expr]]:
+    def _arranged(self, weight: Expr, dtype: str, *, guarded: bool
+                  ) -> tuple[Product, list[Expr]]:
         """What stands outside of the sum, and the groups of factors inside."""
-        outer, inner = self._split(factored(weight))
+        outer, inner = self._split(factored(weight), guarded)
         groups = [group.expression(dtype) for group in self._grouped(inner)]
         dear = len(groups) == 1 and flops(groups[0]) > CHEAP
         if dear and not any(map(variables, [*outer.above, *outer.below])):
@@ -201,13 +207,18 @@ class Total:
     def _is_summed(self, expr: Expr) -> bool:
         return not variables(expr).isdisjoint(self.summed)
 
-    def _split(self, product: Product) -> tuple[Product, Product]:
-        """The factors without summed variables, and the others."""
+    def _split(self, product: Product, guarded: bool) -> tuple[Product, Product]:
+        """The factors without summed variables, and the others. Where guards may leave out the
+        whole sum, its 0 is to stay 0: what could be infinite, or divide by 0, remains inside."""
+
+        def outside(part: Expr) -> bool:
+            return not self._is_summed(part) and (not guarded or _moderate(part))
+
         outer, inner = Product(product.sign), Product()
         for part in product.above:
-            (inner if self._is_summed(part) else outer).above.append(part)
+            (outer if outside(part) else inner).above.append(part)
         for part in product.below:
-            (inner if self._is_summed(part) else outer).below.append(part)
+            (outer if outside(part) else inner).below.append(part)
         return outer, inner
 
     def _grouped(self, product: Product) -> list[Product]:

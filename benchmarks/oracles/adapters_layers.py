@@ -156,6 +156,12 @@ for _name, _function in DROPOUTS.items():
         f"{function}({x}, {float(p) if training else 0.0})")
 
 
+@adapter("nn.functional.dropout3d")
+def _dropout3d(x: Operand, p: float = 0.5, training: bool = True, inplace: bool = False) -> str:
+    batch, first = ("", "") if x.ndim == 5 else ("[None]", "[0]")
+    return f"channel_dropout({x}{batch}, {float(p) if training else 0.0}){first}"
+
+
 @drawn("nn.functional.dropout")
 def _dropped(found: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False,
              channels: bool = False) -> Any:
@@ -170,6 +176,15 @@ def _dropped(found: Any, x: Any, p: float = 0.5, training: bool = True, inplace:
 
 
 drawn("nn.functional.dropout2d")(partial(_dropped, channels=True))
+
+
+@drawn("nn.functional.dropout3d")
+def _dropped3d(found: Any, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+               ) -> Any:
+    """A sample of four axes is a batch of one."""
+    if x.ndim == 5:
+        return _dropped(found, x, p, training, channels=True)
+    return _dropped([found[0][None]], x[None], p, training, channels=True)[0]
 
 
 @drawn("nn.functional.alpha_dropout")

@@ -135,11 +135,11 @@ def _fill(x: Operand, value: Any) -> str:
     return f"expand({x.dtype}({value}), {list(x.shape)})"
 
 
-@adapter("nn.functional.dropout3d", "nn.functional.feature_alpha_dropout.without_train")
+@adapter("nn.functional.feature_alpha_dropout.without_train")
 def _dropout(x: Operand, p: float = 0.5, training: bool = True, inplace: bool = False) -> str:
     if training and p > 0:
-        raise Unsupported("random draws are not those of PyTorch")
-    return f"dropout({x}, {float(p) if training else 0.0})"
+        raise Unsupported("no operator sets whole channels to the lowest value of selu")
+    return f"dropout({x}, 0.0)"
 
 
 @adapter("nn.functional.interpolate.area")

@@ -308,6 +308,29 @@ def test_what_is_not_chosen_gives_zero_and_never_zero_times_nan() -> None:
     assert_allclose(slope("y[i] = pad(x[i - 1], 1.0) ** 0.5", x=x[2:], sizes={"i": 2}), [0.25])
 
 
+def test_a_sum_that_leaves_all_out_is_zero_and_never_zero_times_infinity() -> None:
+    x = np.array([1.0, 2.0, 3.0])
+    z = np.array([0.0, 2.0, np.inf])
+    chosen = "y[j, i] = where(z[i] > 0.0 and z[i] < 3.0 and j > 0, {}, 0.0)"
+    for text in ("x[i] / z[i]", "x[i] * z[i] / 4.0", "x[i] / (z[i] / 0.0)"):
+        slopes = slope(chosen.format(text), x=x, z=z, sizes={"j": 3})
+        assert slopes[0] == 0, text
+        assert slopes[2] == 0, text
+    assert_allclose(slope(chosen.format("x[i] / z[i]"), x=x, z=z, sizes={"j": 3}), [0, 1, 0])
+    given = "y[j] = sum[i, k, given(z[i + k] > 1.0 and z[i + k] < j)](x[i] / z[i] * w[k, j])"
+    slopes = slope(given, x=x[:2], z=z, w=np.ones((2, 4)), sizes={"j": 4, "k": 2})
+    assert_allclose(slopes, [np.inf, 0.5])
+    given = given.replace("i + k", "i")
+    assert_allclose(slope(given, x=x, z=z, w=np.ones((2, 4))), [0, 1, 0])
+
+
+def test_a_literal_stands_outside_of_a_guarded_sum_unless_it_is_zero_or_infinite() -> None:
+    text = "y[j, i] = where(w[j, i] > 0.0, x[i] / {}, 0.0)"
+    for divisor, inside in (("0.5", False), ("0.0", True), ("1e-9", True), ("1e9", True)):
+        first, *_ = gradient_lines(text.format(divisor), ["x"], x="f32[3]", w="f32[2, 3]")
+        assert ("/" in first) == inside, first
+
+
 def test_a_gradient_of_something_unused_is_zero() -> None:
     made = function("y[()] = sum[i](w[i])", x="f32[3]", w="f32[3]")
     with_gradient(made, ["x", "w"])
