@@ -64,9 +64,13 @@ def _call(node: s.Call, frame: Frame) -> object:
     if is_reduction(node, frame):
         return reduction(node, frame)
     callee = evaluate(node.function, frame if isinstance(node.function, s.Name) else frame.whole())
-    if isinstance(callee, Builtin) and callee.name == "where" and frame.index is not None:
-        return _lazy_where(node, frame)
     inner = frame.called()
+    if isinstance(callee, Builtin) and callee.name == "where":
+        if frame.index is not None:
+            return _lazy_where(node, frame)
+        plain = not node.keywords and not any(isinstance(arg, s.Star) for arg in node.args)
+        if plain and len(node.args) == 3:
+            return _chosen_where(callee, node, inner)
     args = _arguments(node, inner)
     keywords = {k.name: Argument(evaluate(k.value, inner), k.span) for k in node.keywords}
     return call(callee, args, keywords, frame, node.span)
@@ -80,6 +84,17 @@ def _arguments(node: s.Call, frame: Frame) -> list[Argument]:
         else:
             found.append(Argument(evaluate(item, frame), item.span))
     return found
+
+
+def _chosen_where(where: Builtin, node: s.Call, frame: Frame) -> object:
+    """Of whole values too, what a condition known when compiling leaves out is not evaluated."""
+    condition, *branches = node.args
+    value = evaluate(condition, frame)
+    if isinstance(value, bool):
+        return evaluate(branches[0 if value else 1], frame)
+    args = [Argument(value, condition.span),
+            *(Argument(evaluate(arg, frame), arg.span) for arg in branches)]
+    return call(where, args, {}, frame, node.span)
 
 
 def _lazy_where(node: s.Call, frame: Frame) -> Element:

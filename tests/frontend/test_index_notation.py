@@ -231,6 +231,16 @@ def test_a_reduction_under_where_is_lazy():
     close(call(source, "tails", x=x, sizes={"k": 3}), np.array(expected, np.float32))
 
 
+def test_a_branch_of_whole_values_is_evaluated_where_the_condition_is_known_to_choose_it():
+    source = program("""
+        def f(x: f32[N], n: int = 0):
+            return x * where(n > 0, 1 / n, 2) * sinc(0.0), where(x > 0, x, xlogy(0, 0.0))
+    """)
+    doubled, kept = call(source, "f", x=np.array([-1, 3], np.float32))
+    close(doubled, np.array([-2, 6], np.float32))
+    close(kept, np.array([0, 3], np.float32))
+
+
 def test_shadowed_and_repeated_index_names_stay_apart():
     source = program('''
         op f(x: T[N], y: T[M]) -> T[N]:
