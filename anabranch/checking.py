@@ -142,7 +142,7 @@ def check_op(function: Function, tree: s.Node) -> Report:
     report = Report(f"{word} {function.definition.name}")
     trial = usual(function)
     if trial is None:
-        report.lines.append("not tried: there are no sizes that can be made up for it")
+        report.lines.append("not tried: no arguments were found with which it gives tensors")
         return report
     report.lines += [f"tried with {_sizes(trial)}", *_derived(trial),
                      *(f"  {line}" for line in Derived(trial).gradient)]
