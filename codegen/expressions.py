@@ -30,7 +30,9 @@ from anabranch.ir.expr import (
 )
 from anabranch.ir.launch import IntArg
 from anabranch.ir.linear import linear, place
+from anabranch.ir.ops import identity
 from anabranch.ir.scalar import PRIMITIVES
+from anabranch.ir.types import TensorType, accumulator
 
 SOME_WORK = 4  # operations of a call that is worth a name of its own outside of a loop
 
@@ -122,6 +124,8 @@ class Expressions(Scope):
         if home is not None:
             return self.value(home)
         shape = operand.type.shape
+        if 0 in shape:
+            return self._of_nothing(read, operand.type, at, mask)
         inside = self._inside(read, shape, at, mask)
         needed, other = both(mask, inside) if inside is not None else None, None
         if inside is not None and read.pad is not None:
@@ -131,6 +135,13 @@ class Expressions(Scope):
         index = self.index(place(read.subscripts, shape), at, mask)
         tensor = self.pointer(operand, "scratch" if operand in self.scratch else "in")
         return self.load(operand.name or "v", tensor, index, needed, other)
+
+    def _of_nothing(self, read: Read, type: TensorType, at: int, mask: Expr | None) -> Expr:
+        """A read of an empty tensor: its pad, or 0 where no index is right, which a check tells."""
+        self.index(place(read.subscripts, type.shape), at, mask)
+        kept = accumulator(type.dtype)
+        return Const(identity("sum", kept), kept) if read.pad is None else \
+            self.lower(read.pad, at, mask)
 
     def _inside(self, read: Read, shape: Sequence[int], at: int, mask: Expr | None) -> Expr | None:
         """The condition that a read with a pad stays inside; None if it always does."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anabranch.ir.plan import Actor, Arg, Launch, Loc, float_of
 from anabranch.runtime.arrays import Bytes
-from anabranch.runtime.errors import Aborted, PlacedError
+from anabranch.runtime.errors import Aborted, PlacedError, outside
 from anabranch.runtime.kernels import Loaded, NativeKernel, PythonKernel
 from anabranch.runtime.native import LAUNCH, STATUS
 
@@ -117,7 +117,7 @@ class Chain:
     def _index_error(self, part: _Table) -> PlacedError:
         value, bound = int(part.status["value"]), int(part.status["bound"])
         launch = part.launches[int(part.status["launch"])]
-        return self._outside(f"index {value} is outside 0..{bound - 1}", launch)
+        return self._outside(outside(value, bound), launch)
 
     def _outside(self, message: str, launch: Launch) -> PlacedError:
         return PlacedError(message, self.binding.locs[launch.loc], COUNTED)

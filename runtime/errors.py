@@ -49,6 +49,12 @@ class Aborted(RuntimeFailure):
     """Raised inside a wait when another thread has failed; never reaches the user."""
 
 
+def outside(index: int, size: int) -> str:
+    """What is said of an index into a dimension of another size."""
+    return f"index {index} is outside " + (
+        f"0..{size - 1}" if size else "of a dimension without elements")
+
+
 def _excerpt(loc: Loc) -> list[str]:
     """The line with a caret under the column."""
     line = linecache.getline(loc.file, loc.line).rstrip("\n")

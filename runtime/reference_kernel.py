@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from anabranch.runtime.arrays import STORAGE, Array, Bytes
-from anabranch.runtime.errors import BuildError
+from anabranch.runtime.errors import BuildError, outside
 from anabranch.runtime.kernels import PythonFunction
 from anabranch.runtime.reference_math import (
     CARRIED,
@@ -260,7 +260,7 @@ class _Points:
         if fault.any():
             first = np.argmax(fault)
             at, limit = (np.broadcast_to(x, fault.shape).flat[first] for x in (index, size))
-            raise IndexError(f"index {at} is outside 0..{limit - 1}")
+            raise IndexError(outside(at, limit))
         return np.where(wrong, 0, index)
 
     # accumulators: their values are in `names`

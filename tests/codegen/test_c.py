@@ -182,6 +182,19 @@ def test_an_index_out_of_range_is_reported_with_value_and_bound() -> None:
     assert (status.code, status.value, status.bound) == (1, -1, 70)
 
 
+def test_nothing_is_read_of_an_empty_tensor_but_its_pad() -> None:
+    """No index is right, which a check tells; what takes the nearest element instead finds 0."""
+    ids, table = np.array([1, 0, 3]), np.zeros((0, 2), np.float32)
+    text = "(%ids: i64[3], %t: f32[0, 2]) {{\n %y: f32[3, 2] = [n, d] %t[{}]"
+    for place in ("check(%ids[n], 0), d", "max(min(%ids[n], -1), 0), d",
+                  "%ids[n], d, pad=7.0"):
+        op = as_one(parsed(text.format(place)))
+        (rows,), status = attempt(op, [table if v.type.rank == 2 else ids for v in op.operands])
+        assert (status.code, status.value, status.bound) == (
+            (1, 1, 0) if "check" in place else (0, 0, 0))
+        assert (rows == (7 if "pad" in place else 0)).all()
+
+
 def test_scatters_leave_out_what_names_no_place() -> None:
     op = as_one(parsed(CASES["scatter"]))
     x, places = data(op)
