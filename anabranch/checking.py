@@ -41,7 +41,7 @@ from anabranch.ir.reference import evaluate_op, held
 from anabranch.ir.sbp import layout_on
 from anabranch.lowering.cost import symbolic
 from anabranch.lowering.scan_signatures import scan_forms
-from anabranch.lowering.signatures import Signature, signatures
+from anabranch.lowering.signatures import Signature, Structure, signatures, structure
 from anabranch.lowering.simplify import simplify
 from anabranch.lowering.simulate_ranks import in_parts, scan_in_parts
 from anabranch.trials import Trial, accepted, small, usual
@@ -226,7 +226,9 @@ def backward(trial: Trial) -> Iterator[Trial]:
 
 
 def wrong_parts(trial: Trial) -> Iterator[Wrong | None]:
-    """None for each simulation that is right."""
+    """None for each simulation that is right. What may be split follows from a statement's
+    structure alone, so of equal ones the first is simulated."""
+    known: set[Structure] = set()
     env: dict[Value, Array] = dict(zip(trial.function.body.args, trial.arguments, strict=True))
     for op in trial.function.body:
         if isinstance(op, Return):
@@ -235,7 +237,9 @@ def wrong_parts(trial: Trial) -> Iterator[Wrong | None]:
         wholes = evaluate_op(op, operands, double=True)
         env.update(zip(op.results, wholes, strict=True))
         if isinstance(op, Compute | Order):
-            yield from _simulated(op, operands, wholes[0])
+            if (kind := structure(op)) not in known:
+                known.add(kind)
+                yield from _simulated(op, operands, wholes[0])
         elif isinstance(op, Scan):
             yield from _simulated_scan(op, operands, wholes)
 

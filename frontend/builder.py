@@ -19,7 +19,7 @@ from anabranch.frontend.elements import convert, substituted
 from anabranch.frontend.values import FULL, SCALAR, Element, State, Tensor, axes
 from anabranch.ir.core import Block, Function, Op, Value
 from anabranch.ir.diagnostics import NOWHERE, Loc, Span, fail
-from anabranch.ir.expr import Expr, Read, Var, integer, reads, renumber
+from anabranch.ir.expr import Call, Expr, Read, Var, integer, levels, reads, renumber
 from anabranch.ir.ops import Compute, Gradient, Order, Pin, Return
 from anabranch.ir.sbp import Layout
 from anabranch.ir.types import TensorType, tensor
@@ -29,6 +29,8 @@ ROLES = ("input", "state", "step", "seed")
 
 # No count of bytes, and no number of an element or of a term of a sum, exceeds an i64.
 MOST_ELEMENTS, MOST_POINTS = 2**48, 2**62
+
+MOST_LEVELS = 160  # of one expression: each takes calls of Python in whatever looks into it
 
 
 class Builder:
@@ -109,6 +111,7 @@ class Builder:
         body = _local(element.expr, numbers)
         guard = None if guard is None else _local(guard, numbers)
         operands = [self._values[n] for n in numbers]
+        self._check_depth(body if guard is None else Call("and", (guard, body)))
         self._check_size([n for v, n in ranges if v not in reduced], self._place())
         self._check_size([n for _, n in ranges], self._place(), MOST_POINTS)
         op = Compute(
@@ -173,6 +176,11 @@ class Builder:
     def _place(self) -> Span | None:
         at = self.loc
         return Span(at.file, at.line, at.col, at.line, at.col + 1) if at.line else None
+
+    def _check_depth(self, body: Expr) -> None:
+        if levels(body) > MOST_LEVELS:
+            raise fail(f"this is nested too deeply: in more than {MOST_LEVELS} levels",
+                       self._place(), help="compute a part of it in a statement of its own")
 
     def _check_size(
         self, shape: Sequence[int], span: Span | None, most: int = MOST_ELEMENTS

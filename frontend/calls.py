@@ -21,6 +21,7 @@ from anabranch.frontend.evaluate import (
     run,
 )
 from anabranch.frontend.expressions import as_element, settled, spread
+from anabranch.frontend.extracted import kept_small
 from anabranch.frontend.indexing import is_reduction, reduction
 from anabranch.frontend.models import instantiate
 from anabranch.frontend.signatures import (
@@ -37,7 +38,7 @@ from anabranch.frontend.signatures import (
     scalar_signature,
     without_layout,
 )
-from anabranch.frontend.tensors import elementwise
+from anabranch.frontend.tensors import broadcast, elementwise
 from anabranch.frontend.values import (
     FULL,
     WEAK,
@@ -209,7 +210,8 @@ def _run(
         if builder.depth > 1:
             raise
         raise fail("calls are nested too deeply here", span,
-                   help="a recursion that never ends?") from None
+                   help="a recursion that never ends? If not, compute a part of it first, under a "
+                   "name of its own") from None
     finally:
         builder.depth -= 1
         builder.loc = before
@@ -223,7 +225,8 @@ def _activate(
     names: dict[str, object] = {}
     path = _path(function, frame)
     activation = Activation(path)
-    inner = Frame(function.scope.inner(names), frame.builder, activation, _index_for(args, frame))
+    inner = Frame(function.scope.inner(names), frame.builder, activation, _index_for(args, frame),
+                  shape=frame.shape)
     binding = Binding(definition.name, inner, names)
     keys = frozenset(p.name for p in definition.params
                      if kind_of(p, function.scope) == "Key")
@@ -247,12 +250,22 @@ def _activate(
 
 
 def _index_for(args: Sequence[Argument], frame: Frame) -> Index | None:
-    """A function of elements stays in the index notation of its caller."""
-    return frame.index if any(isinstance(a.value, Element) for a in args) else None
+    """A function of elements stays in the index notation of its caller, but what it subscripts is
+    its own, though it be the caller itself."""
+    if frame.index is None or not any(isinstance(a.value, Element) for a in args):
+        return None
+    return replace(frame.index, bases={})
 
 
 def _computed(given: dict[str, Argument], frame: Frame) -> dict[str, Argument]:
-    return {name: Argument(settled(a.value, frame, name), a.span) for name, a in given.items()}
+    return {name: Argument(_kept(a.value, frame, name), a.span) for name, a in given.items()}
+
+
+def _kept(value: object, frame: Frame, name: str) -> object:
+    """An argument may be read many times, and so may what comes of it, in each of many calls."""
+    if isinstance(value, Element):
+        return kept_small(value, frame, elements.LARGE_ARGUMENT)
+    return settled(value, frame, name)
 
 
 def _path(function: Function, frame: Frame) -> str:
@@ -284,11 +297,12 @@ def _declare(function: Function, binding: Binding, activation: Activation) -> No
 def _elementwise(function: Function, binding: Binding, frame: Frame, span: Span) -> Tensor:
     """A scalar op on tensors is applied to every element, broadcast."""
     tensors = {k: v for k, v in binding.names.items() if isinstance(v, Tensor)}
+    shape = broadcast(list(tensors.values()), span)
 
     def build(given: list[Element]) -> Element:
         names = {**binding.names, **dict(zip(tensors, given, strict=True))}
         scope = function.scope.inner(names)
-        inner = replace(binding.frame, scope=scope)
+        inner = replace(binding.frame, scope=scope, shape=shape)
         value = run(function.definition.body, inner)
         return as_element(value, inner, function.definition.span)
 

@@ -22,6 +22,7 @@ ARITHMETIC = {
 COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 LOGIC = ("and", "or", "not")
 OF_BOOLS = {"add": "or", "mul": "and", "bitand": "and", "bitor": "or", "bitxor": "ne"}
+LARGE, LARGE_ARGUMENT, DEEP = 800, 72, 50  # parts of an expression, and levels: few write so many
 _ORDER = ("bool", "int", "float")
 
 
@@ -48,6 +49,18 @@ def _outweighs(higher: str, lower: str) -> str:
     if not higher or not lower:
         return higher or lower
     return lower if _ORDER.index(category(lower)) > _ORDER.index(category(higher)) else higher
+
+
+def is_large(element: Element, most: int = LARGE) -> bool:
+    """Whether an expression is so large or deep that a statement of its own is worth its while."""
+    waiting, parts = [(element.expr, 1)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        parts += 1
+        if parts > most or depth > DEEP:
+            return True
+        waiting += [(child, depth + 1) for child in children(node)]
+    return False
 
 
 def gives_way(element: Element, dtype: str) -> bool:

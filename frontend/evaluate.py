@@ -7,7 +7,7 @@ else, so that evaluation has no state but the scope and the `Builder`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -56,6 +56,7 @@ class Index:
     extents: dict[str, int]
     dims: tuple[tuple[str, ...], ...]
     sizes: dict[int, int | tuple[int, ...]]  # of the variables bound by a node, by its identity
+    bases: Mapping[int, object]  # whole tensors that are subscripted, computed once, by their node
     name: str = ""
     conditions: tuple[Expr, ...] = ()
     leaned: list[bool] = field(default_factory=lambda: [False])  # did a proof need a condition?
@@ -63,13 +64,15 @@ class Index:
 
 @dataclass(slots=True)
 class Frame:
-    """Where an expression stands. `waits` is set where calls wait for their `Shape`."""
+    """Where an expression stands. `waits` is set where calls wait for their `Shape`; `shape` is
+    that of the tensor whose element a scalar op gives."""
 
     scope: Scope
     builder: Builder
     activation: Activation = field(default_factory=Activation)
     index: Index | None = None
     waits: bool = False
+    shape: tuple[int, ...] | None = None
 
     def within(self, names: dict[str, object]) -> Frame:
         return replace(self, scope=self.scope.inner(names))

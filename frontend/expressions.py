@@ -22,6 +22,7 @@ from anabranch.frontend.evaluate import (
     resolved,
     truth,
 )
+from anabranch.frontend.extracted import kept_small
 from anabranch.frontend.tensors import elementwise, matmul, transpose_last
 from anabranch.frontend.values import (
     MISSING,
@@ -92,9 +93,12 @@ def spread(items: Sequence[s.Expr], frame: Frame) -> list[object]:
 
 
 def settled(value: object, frame: Frame, name: str = "") -> object:
-    """A value that may be read many times: computed tensors become statements."""
+    """A value that may be read many times: computed tensors become statements, and so do elements
+    that are large."""
     if isinstance(value, Tensor):
         return kept(value, frame, name)
+    if isinstance(value, Element):
+        return kept_small(value, frame)
     if isinstance(value, list):
         return [settled(v, frame, name) for v in value]
     if isinstance(value, tuple):
@@ -136,8 +140,8 @@ def iterated(value: object, span: Span) -> Sequence[object]:
 def assign(target: s.Target, value: object, frame: Frame) -> None:
     """Bind the names of a target in the frame's own scope."""
     if isinstance(target, s.Name):
-        if isinstance(value, Tensor):
-            value = kept(value, frame, target.id)
+        if isinstance(value, Tensor | Element):
+            value = settled(value, frame, target.id)
         frame.scope.names[target.id] = value
         return
     if not isinstance(value, list | tuple):
@@ -236,7 +240,8 @@ def _fits(op: str, left: object, right: object) -> bool:
 def combine(fn: str, operands: list[object], frame: Frame, span: Span) -> Element | Tensor:
     """A scalar primitive on elements, or on tensors with broadcasting."""
     if frame.index is not None or any(isinstance(x, Element) for x in operands):
-        return elements.apply(fn, [as_element(x, frame, span) for x in operands], span)
+        given = [kept_small(as_element(x, frame, span), frame) for x in operands]
+        return elements.apply(fn, given, span)
     return elementwise(operands, lambda each: elements.apply(fn, each, span), frame.builder, span)
 
 

@@ -20,6 +20,7 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.bounds import judge
 from anabranch.frontend.evaluate import NOTHING, Frame, Index, evaluate, executes
 from anabranch.frontend.expressions import as_element
+from anabranch.frontend.extracted import extracted
 from anabranch.frontend.ranges import Constraint, Environment, Inference, Size, counted
 from anabranch.frontend.tensors import check_not_empty, read, row_major, summable
 from anabranch.frontend.values import (
@@ -70,7 +71,7 @@ def indexed(node: s.Equation, frame: Frame, lent: Mapping[str, Size] | None = No
     dims = [dim for item in node.items
             for dim in _bound(item, known, order, extents, names)]
     inner = frame.within(names)
-    inner.index = Index(tuple(order), extents, tuple(dims), known, target)
+    inner.index = Index(tuple(order), extents, tuple(dims), known, inference.bases, target)
     return inner
 
 
@@ -183,7 +184,7 @@ def _reduced_whole(node: s.Call, frame: Frame) -> Tensor:
     inference = Inference(frame.scope, lambda e: evaluate(e, frame), frame.activation.equations)
     inference.walk(node, {})
     inner = frame.within({})
-    inner.index = Index((), {}, (), inference.solve(None))
+    inner.index = Index((), {}, (), inference.solve(None), inference.bases)
     element = reduction(node, inner)
     assert isinstance(element, Element)
     return Tensor((), element)
@@ -252,7 +253,7 @@ def _reduce(
     if not reduced:  # packs without dimensions: there is one element, or none
         return body if guard is None else _one_or_none(kind, body, guard, span)
     dtype = "i64" if kind.startswith("arg") else body.dtype
-    return _extracted(body, reduced, index, frame, reduce=kind, guard=guard, dtype=dtype)
+    return extracted(body, reduced, index, frame, reduce=kind, guard=guard, dtype=dtype)
 
 
 def _one_or_none(kind: str, body: Element, guard: Expr, span: Span) -> Element:
@@ -277,22 +278,6 @@ def _mean(
         count = _reduce("sum", one, reduced, [guard], index, frame, span)
         count = Element(elements.convert(count, total.dtype), total.dtype, total.level)
     return elements.apply("div", [total, count], span)
-
-
-def _extracted(
-    element: Element, reduced: Sequence[str], index: Index, frame: Frame, *, reduce: str = "",
-    guard: Expr | None = None, dtype: str | None = None,
-) -> Element:
-    """A compute of its own over the variables in use, read back in place."""
-    used = variables(element.expr) | (variables(guard) if guard is not None else set())
-    open_ = [v for v in index.order if v in used and v not in reduced]
-    left = [v for dim in index.dims for v in dim]
-    dims = index.dims if open_ == left else tuple((v,) for v in open_)
-    ranges = [(v, index.extents[v]) for v in (*open_, *reduced)]
-    result = frame.builder.emit(element, ranges, dims, reduce=reduce, reduced=reduced,
-                                guard=guard, dtype=dtype, name=index.name)
-    places = tuple(row_major(dim, index.extents) for dim in dims)
-    return read(result, places, frame.builder)
 
 
 # ---- Reads
@@ -425,7 +410,7 @@ def _indirect(
         element = read(x, places, frame.builder)
     else:
         element = _padded(x, places, pad, frame)
-    return _extracted(element, (), index, frame)
+    return extracted(element, (), index, frame)
 
 
 def _checked(place: Expr, size: int, index: Index, frame: Frame) -> Expr:
@@ -435,7 +420,7 @@ def _checked(place: Expr, size: int, index: Index, frame: Frame) -> Expr:
     if chosen:
         both = fold(lambda a, b: Call("and", (a, b)), chosen)
         lazy = Element(Call("where", (both, place, integer(0))), "i64", FULL)
-        place = _extracted(lazy, (), replace(index, name=""), frame).expr
+        place = extracted(lazy, (), replace(index, name=""), frame).expr
     return Call("check", (place, integer(size)))
 
 

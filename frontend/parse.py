@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from lark import UnexpectedInput
+from lark.exceptions import VisitError
 
 from anabranch.frontend.explain import explain
 from anabranch.frontend.grammar import SCAN, BadIndentation, parser
@@ -80,7 +81,9 @@ def _parse(text: str, file: str, start: str, found: Collector) -> list[Any]:
         return []
     try:
         return cast(list[Any], TreeBuilder(file, found).transform(tree))
-    except RecursionError:
+    except (RecursionError, VisitError) as error:
+        if not isinstance(getattr(error, "orig_exc", error), RecursionError):
+            raise
         line = text.count("\n") - text.strip().count("\n")
         found.add("this definition is nested too deeply", Span(file, line, 1, line, 2))
         return []

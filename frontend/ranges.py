@@ -91,6 +91,7 @@ class Inference:
     lent: Mapping[str, Size] = field(default_factory=dict)  # for names that nothing else speaks of
     binders: dict[int, Binder] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
+    bases: dict[int, object] = field(default_factory=dict)  # what is subscripted, by its node
 
     # ---- Binding
 
@@ -167,18 +168,24 @@ class Inference:
             case s.Conditional(condition, then, otherwise):
                 self._conditional(condition, then, otherwise, environment)
             case s.Comprehension():
-                inner = dict(environment)
-                for clause in node.clauses:
-                    for name in _names(clause.target):
-                        inner.pop(name, None)
-                    self.walk(clause.iterable, environment)
-                self.walk(node.element, inner)
+                self._comprehension(node, environment)
             case s.Name(name):
                 if name in environment:
                     environment[name].mentions.append(node.span)
             case _:
                 for child in s.children(node):
                     self.walk(child, environment)
+
+    def _comprehension(self, node: s.Comprehension, environment: Environment) -> None:
+        """What is in it has another value each time, so that nothing of it is kept."""
+        inner = dict(environment)
+        for clause in node.clauses:
+            for name in _names(clause.target):
+                inner.pop(name, None)
+            self.walk(clause.iterable, environment)
+        self.walk(node.element, inner)
+        for each in s.walk(node):
+            self.bases.pop(id(each), None)
 
     def _is_reduction(self, name: str) -> bool:
         value = self.scope.find(name)
@@ -232,6 +239,8 @@ class Inference:
         if any(name in environment for name in _names(base)):
             return None
         value = self.evaluate(base)
+        if not isinstance(base, s.Name):
+            self.bases[id(base)] = value
         label = base.id if isinstance(base, s.Name) else "this tensor"
         if isinstance(value, Tensor):
             return value.shape, f"{label}: {value.type}"

@@ -40,8 +40,14 @@ def _index(node: s.Index, frame: Frame) -> object:
     named = frame.scope.find(node.value.id) if isinstance(node.value, s.Name) else None
     if isinstance(named, Recurrent):
         return named.read(node, frame)
-    base = evaluate(node.value, frame.whole() if named is None else frame)
-    return _subscripted(base, node, frame)
+    return _subscripted(_base(node.value, frame, named is None), node, frame)
+
+
+def _base(node: s.Expr, frame: Frame, whole: bool) -> object:
+    """What is subscripted: computed anew only where no range had to be known of it."""
+    if frame.index is not None and id(node) in frame.index.bases:
+        return frame.index.bases[id(node)]
+    return evaluate(node, frame.whole() if whole else frame)
 
 
 def _subscripted(base: object, node: s.Index, frame: Frame) -> object:

@@ -78,9 +78,14 @@ def elementwise(
     span: Span,
 ) -> Tensor:
     """A scalar function of tensors and numbers, broadcast."""
-    tensors = [as_tensor(x, span) for x in operands]
+    tensors = [_small(as_tensor(x, span), builder) for x in operands]
     shape = broadcast(tensors, span)
     return over(shape, build([stretched(x, shape, builder) for x in tensors]))
+
+
+def _small(x: Tensor, builder: Builder) -> Tensor:
+    """What is done with an expression is done for each of its parts: a large one is computed."""
+    return builder.held(x) if elements.is_large(x.element) else x
 
 
 def over(shape: Shape, element: Element) -> Tensor:

@@ -128,6 +128,14 @@ def walk(expr: Expr) -> Iterator[Expr]:
             stack += below[::-1]
 
 
+def levels(expr: Expr) -> int:
+    """How many nodes stand below one another."""
+    count, row = 0, [expr]
+    while row:
+        count, row = count + 1, [child for node in row for child in children(node)]
+    return count
+
+
 def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Rebuild bottom-up; `rule` returns a replacement for a rebuilt node, or None to keep it."""
     node, old = expr, children(expr)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from anabranch.ir.core import Value
-from anabranch.ir.expr import Const, Expr, Read, Var, reads, substitute, variables
+from anabranch.ir.expr import Const, Expr, Read, Var, levels, reads, substitute, variables
 from anabranch.ir.index import Affine, affine, expression, mixed_radix
 from anabranch.ir.ops import Compute, identity
 
@@ -41,10 +41,13 @@ class Clause:
     guard: Expr | None = None
     reads: tuple[Read, ...] = field(init=False, compare=False, repr=False)
     """All reads, those of the guard included."""
+    levels: int = field(init=False, compare=False, repr=False)
+    """How deep the body is."""
 
     def __post_init__(self) -> None:
         guard = [] if self.guard is None else reads(self.guard)
         object.__setattr__(self, "reads", (*reads(self.body), *guard))
+        object.__setattr__(self, "levels", levels(self.body))
 
     @property
     def extents(self) -> dict[str, int]:

@@ -39,6 +39,7 @@ from anabranch.lowering.views import read_through_views
 OF_A_RANK = re.compile(r"origin\([^)]*\)|(match|ranks)=(\d+|\[[^]]*\])")
 MOST_TENSORS = 24  # pointers of one kernel
 MOST_CLAUSES = 48
+MOST_LEVELS = 240  # of what is computed from one another: a kernel is emitted from its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,8 @@ class _Fusion:
         if self._between(a, b):
             return "another kernel must run between them"
         clauses = self._in_order(a.clauses + b.clauses)
-        if len(clauses) > MOST_CLAUSES or _pointers(clauses) > MOST_TENSORS:
+        if (len(clauses) > MOST_CLAUSES or _pointers(clauses) > MOST_TENSORS
+                or _levels(clauses) > MOST_LEVELS):
             return "the kernel would be too large"
         space = outline(clauses)
         if space is None:
@@ -320,6 +322,15 @@ def _maker(c: Clause) -> Op:
 def _stands_alone(op: Compute) -> bool:
     c = clause(op)
     return is_contraction(c) or bool(op.reduce and scatter_places(op)[0])
+
+
+def _levels(clauses: Sequence[Clause]) -> int:
+    """How deep the last of them is, written out to what is read from memory."""
+    known: dict[Value, int] = {}
+    for each in clauses:
+        below = max((known.get(v, 0) for v in each.operands), default=0)
+        known[each.result] = each.levels + below
+    return max(known.values())
 
 
 def _pointers(clauses: Sequence[Clause]) -> int:
