@@ -44,7 +44,7 @@ from anabranch.lowering.scan_signatures import scan_forms
 from anabranch.lowering.signatures import Signature, Structure, signatures, structure
 from anabranch.lowering.simplify import simplify
 from anabranch.lowering.simulate_ranks import in_parts, scan_in_parts
-from anabranch.trials import Trial, accepted, small, usual
+from anabranch.trials import Trial, accepted, refusal, small, usual
 
 Array = np.ndarray[Any, Any]
 
@@ -142,7 +142,8 @@ def check_op(function: Function, tree: s.Node) -> Report:
     report = Report(f"{word} {function.definition.name}")
     trial = usual(function)
     if trial is None:
-        report.lines.append("not tried: no arguments were found with which it gives tensors")
+        why = refusal(function) or "no arguments were found with which it gives tensors"
+        report.lines.append(f"not tried: {why}")
         return report
     report.lines += [f"tried with {_sizes(trial)}", *_derived(trial),
                      *(f"  {line}" for line in Derived(trial).gradient)]

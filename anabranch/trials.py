@@ -85,15 +85,34 @@ def _trials(
     function: Function, sizes: Iterable[tuple[Sequence[int], int]]
 ) -> Iterator[Trial]:
     for numbers, length in sizes:
-        given = sample(function, numbers, length)
-        if given is None:
+        wanted = _wanted(function, numbers, length)
+        if wanted is None:
             return
-        shape = [numbers[n % len(numbers)] for n in range(length)]
-        wanted = {**given, **elementwise(function, shape)}
         made = _made(function, wanted)
         if made is not None and _points(made) <= MOST_POINTS and (
                 arguments := accepted(made)) is not None:
             yield Trial(made, arguments, wanted)
+
+
+def _wanted(
+    function: Function, numbers: Sequence[int], length: int
+) -> dict[str, object] | None:
+    given = sample(function, numbers, length)
+    shape = [numbers[n % len(numbers)] for n in range(length)]
+    return None if given is None else {**given, **elementwise(function, shape)}
+
+
+def refusal(function: Function) -> str:
+    """What the function is refused with, if that is the same with all usual sizes."""
+    found: set[str] = set()
+    for numbers, length in USUAL:
+        try:
+            _built(function, _wanted(function, numbers, length) or {})
+        except UserError as error:
+            found.add(error.diagnostics[0].message)
+        else:
+            return ""
+    return found.pop() if len(found) == 1 else ""
 
 
 def _points(function: IrFunction) -> int:
@@ -135,14 +154,18 @@ def accepted(function: IrFunction) -> tuple[Array, ...] | None:
 
 
 def _made(function: Function, given: Mapping[str, object]) -> IrFunction | None:
-    builder = Builder(function.definition.name, training=True)
     try:
-        made = build_entry(function, Sizes(given), builder)
+        made = _built(function, given)
     except UserError:
         return None
     if any(isinstance(op, Gradient) for op in made.body):
         differentiate(Module({made.name: made}))
     return made
+
+
+def _built(function: Function, given: Mapping[str, object]) -> IrFunction:
+    builder = Builder(function.definition.name, training=True)
+    return build_entry(function, Sizes(given), builder)
 
 
 # ---- data

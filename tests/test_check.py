@@ -151,6 +151,16 @@ def test_what_is_stopped_may_have_another_derivative() -> None:
     assert check_gradients(trial.function, trial.arguments).fault is None
 
 
+@pytest.mark.parametrize(("body", "why"), [
+    ("return x, 1.0", "'f' does not give tensors only"),
+    ("return reshape(x, [x.shape[0] + 1])",
+     "no arguments were found with which it gives tensors"),
+])
+def test_what_cannot_be_tried_says_why(body: str, why: str) -> None:
+    reports = check_program(loads(f"def f(x: f32[N]):\n    {body}\n"))
+    assert [report.lines for report in reports] == [[f"not tried: {why}"]]
+
+
 def test_what_differs_in_parts_is_a_mistake_of_its_statement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
