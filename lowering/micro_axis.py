@@ -115,8 +115,9 @@ def _accumulated(found: AxisPlan) -> Iterator[Value]:
 
 def waits(function: Function, found: AxisPlan) -> Iterator[str]:
     """Where micro-batches wait for each other in mid-program, said once for each line: a sum over
-    the batch is used together with activations that went into it, which are kept until then."""
-    learned = _behind(function, {a.value for a in function.states()})
+    the batch is used together with activations that went into it, which are kept until then. Where
+    they waited on the way to what is returned, as the loss, they wait on the way back again."""
+    learned = _behind(function, {a.value for a in function.states()}) & _forward(function)
     parts = {v for v, entry in found.values.items() if entry.kind == "S"} & learned
     said: set[tuple[str, int]] = set()
     for value in dict.fromkeys(v for v in _accumulated(found) if v in learned):
@@ -129,6 +130,14 @@ def waits(function: Function, found: AxisPlan) -> Iterator[str]:
             yield (f"{place}: '{value.name}' is of the whole batch, so the micro-batches wait here "
                    "for each other and their activations are kept; 'with per_micro:' takes each "
                    "on its own")
+
+
+def _forward(function: Function) -> set[Value]:
+    """What the results depend on, but for the next values of states if there are others."""
+    last = function.body.last
+    assert isinstance(last, Return)
+    results = last.values or last.operands
+    return set(results).union(*map(upstream, results))
 
 
 def _behind(function: Function, values: set[Value]) -> set[Value]:
