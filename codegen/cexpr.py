@@ -1,4 +1,5 @@
-"""Expressions of the kernel language as C, with no more parentheses than C needs.
+"""Expressions of the kernel language as C, with no more parentheses than C needs to keep the order
+of operations: `a + (b - c)` of floats is not `a + b - c`.
 
 Values of f16 and bf16 are floats; memory holds their bits. Booleans are 0 or 1. Integers narrower
 than C's `int` are brought back to their width after every operation.
@@ -168,7 +169,8 @@ def _infix(
 ) -> tuple[str, int]:
     sign, level = INFIX[fn]
     left = write(args[0], place, level - 1)
-    right = write(args[1], place, level if fn in ("sub", "div") or level in (8, 9) else level - 1)
+    apart = fn in ("sub", "div") or level in (8, 9) or is_float(dtype)  # floats: a + (b + c)
+    right = write(args[1], place, level if apart else level - 1)
     if level == 8:
         left = write(args[0], place, level)
     if right.startswith("-"):

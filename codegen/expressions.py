@@ -26,7 +26,6 @@ from anabranch.ir.expr import (
     Read,
     Var,
     integer,
-    mul,
     where,
 )
 from anabranch.ir.launch import IntArg
@@ -80,16 +79,12 @@ class Expressions(Scope):
         return self._hoisted(Call(call.fn, tuple(self.lower(a, at, mask) for a in call.args)))
 
     def _hoisted(self, value: Call) -> Expr:
-        """What does not depend on a loop and is some work is done before it; dividing many elements
-        by one number is multiplying by its reciprocal."""
+        """What does not depend on a loop and is some work is done before it. A division stays one:
+        the reciprocal of a very small number is infinite, and 0 times that is nan."""
         if self.inner is None or dtype_of(value) not in ("f32", "f64"):
             return value
-        if not names(value) & self.inner_names:
-            return self._once(value) if PRIMITIVES[value.fn].flops >= SOME_WORK else value
-        top, bottom = value.args[0], value.args[-1]
-        if value.fn == "div" and names(bottom) and not names(bottom) & self.inner_names:
-            return mul(top, self._once(Call("div", (Const(1.0, dtype_of(bottom)), bottom))))
-        return value
+        steady = not names(value) & self.inner_names
+        return self._once(value) if steady and PRIMITIVES[value.fn].flops >= SOME_WORK else value
 
     def _once(self, value: Expr) -> Expr:
         known = self._known(value)

@@ -1,4 +1,5 @@
-"""Expressions of the kernel language as Triton, with no more parentheses than Python needs.
+"""Expressions of the kernel language as Triton, with no more parentheses than Python needs to keep
+the order of operations: `a + (b - c)` of floats is not `a + b - c`.
 
 Division and square roots of f32 are those of IEEE, where Triton's own are approximate. Values of
 f16 and bf16 are float32. What Triton's language lacks is a function of `triton_helpers.py`.
@@ -190,7 +191,8 @@ def _float_call(fn: str, args: tuple[Expr, ...], dtype: str, inner: str,
 def _infix(fn: str, args: tuple[Expr, ...], place: Mapping[str, str]) -> tuple[str, int]:
     sign, level = INFIX[fn]
     left = write(args[0], place, level if level == COMPARE else level - 1)
-    right = write(args[1], place, level if fn == "sub" or level == COMPARE else level - 1)
+    apart = fn == "sub" or level == COMPARE or is_float(dtype_of(args[0]))  # floats: a + (b + c)
+    right = write(args[1], place, level if apart else level - 1)
     return f"{left} {sign} {right}", level
 
 

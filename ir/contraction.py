@@ -16,6 +16,7 @@ from anabranch.ir.linear import Linear, place, strides
 from anabranch.ir.space import Clause
 
 BATCH = 4  # batch dimensions that the library kernel takes
+LARGEST_SCALE = 2.0**40  # and its inverse: what scales a whole sum must make nothing 0 or infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Product:
 
 
 def factors(c: Clause) -> tuple[Read, Read, float] | None:
-    """The two reads and the constant of `sum(scale * read * read)`, or None."""
+    """The two reads and the constant of `sum(scale * read * read)`, or None. Outside of the sum, a
+    constant of 0 would hide what is nan, and a large or small one meet what is not finite."""
     if c.reduce != "sum" or c.guard is not None:
         return None
     reads, scale = [], 1.0
@@ -57,7 +59,8 @@ def factors(c: Clause) -> tuple[Read, Read, float] | None:
                 reads.append(read)
             case _:
                 return None
-    return (reads[0], reads[1], scale) if len(reads) == 2 else None
+    moderate = 1 / LARGEST_SCALE <= abs(scale) <= LARGEST_SCALE
+    return (reads[0], reads[1], scale) if len(reads) == 2 and moderate else None
 
 
 def is_contraction(c: Clause) -> bool:

@@ -1,8 +1,10 @@
 """Index expressions in the form that transformations need: affine, and bounded.
 
 `affine` gives `constant + sum(coefficient * variable)` or None; `interval` gives safe bounds of an
-index expression over the box of its variables, or None where it cannot tell (indirect reads).
-`scatter_places` recognises the guarded reductions that are scatters.
+index expression over the box of its variables, or None where it cannot tell (indirect reads, or
+numbers that no i64 has). Integers wrap: a form is its expression modulo 2^64, and equal to it as
+far as its bounds are numbers of i64. `scatter_places` recognises the guarded reductions that are
+scatters.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from anabranch.ir.expr import (
     sub,
     variables,
 )
+from anabranch.ir.types import integers
+
+LEAST = integers("i64")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,14 @@ def combine(a: Affine, b: Affine, factor: int) -> Affine:
     """`a + factor * b`."""
     terms = dict(a.terms)
     for name, coefficient in b.terms:
-        terms[name] = terms.get(name, 0) + factor * coefficient
+        terms[name] = wrapped(terms.get(name, 0) + factor * coefficient)
     kept = tuple((name, c) for name, c in terms.items() if c)
-    return Affine(kept, a.constant + factor * b.constant)
+    return Affine(kept, wrapped(a.constant + factor * b.constant))
+
+
+def wrapped(value: int) -> int:
+    """The i64 that equals a number modulo 2^64."""
+    return (value - LEAST) % (1 << 64) + LEAST
 
 
 def affine(expr: Expr, micro: int | None = None) -> Affine | None:
@@ -91,14 +101,20 @@ def expression(form: Affine) -> Expr:
     first = form.constant > 0 and bool(ordered) and ordered[0][1] < 0  # `8 - i`
     total: Expr | None = integer(form.constant) if first else None
     for name, coefficient in ordered:
-        size = abs(coefficient)
+        positive, size = _sign_and_size(coefficient)
         term: Expr = Var(name) if size == 1 else mul(Var(name), integer(size))
-        total = _plus(total, term, coefficient > 0)
+        total = _plus(total, term, positive)
     if total is None:
         return integer(form.constant)
     if first or not form.constant:
         return total
-    return _plus(total, integer(abs(form.constant)), form.constant > 0)
+    positive, size = _sign_and_size(form.constant)
+    return _plus(total, integer(size), positive)
+
+
+def _sign_and_size(value: int) -> tuple[bool, int]:
+    """Whether to add a number or to subtract it without its sign, which the least cannot lose."""
+    return value > 0 or value == LEAST, value if value == LEAST else abs(value)
 
 
 def _plus(total: Expr | None, term: Expr, positive: bool) -> Expr:
@@ -128,14 +144,20 @@ def interval(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     form = affine(expr)
     if form is not None:
         known = all(extents.get(name, 0) > 0 for name, _ in form.terms)
-        return form.bounds(extents) if known else None
+        return exact(form.bounds(extents)) if known else None
     if not isinstance(expr, Call):
         return None
     sides = [interval(arg, extents) for arg in expr.args]
     known_sides = [side for side in sides if side is not None]
     if len(known_sides) < len(sides):
         return None
-    return _bounds(expr.fn, known_sides)
+    bounds = _bounds(expr.fn, known_sides)
+    return None if bounds is None else exact(bounds)
+
+
+def exact(bounds: tuple[int, int]) -> tuple[int, int] | None:
+    """The bounds, if nothing between them wraps."""
+    return bounds if bounds == tuple(map(wrapped, bounds)) else None
 
 
 def _bounds(fn: str, sides: list[tuple[int, int]]) -> tuple[int, int] | None:
@@ -173,8 +195,16 @@ def decide(condition: Expr, extents: Mapping[str, int]) -> bool | None:
             return _decide_both(fn, [decide(side, extents) for side in sides])
         case Call("lt" | "le" | "gt" | "ge" | "eq" | "ne" as fn, (a, b)):
             gap = interval(sub(a, b), extents)
-            return None if gap is None else _decide_gap(fn, *gap)
+            wraps = any(_may_wrap(side, extents) for side in (a, b))
+            return None if gap is None or wraps else _decide_gap(fn, *gap)
     return None
+
+
+def _may_wrap(expr: Expr, extents: Mapping[str, int]) -> bool:
+    """Whether a form reaches beyond i64, so that a difference does not tell which is less."""
+    form = affine(expr)
+    known = form is not None and all(extents.get(name, 0) > 0 for name, _ in form.terms)
+    return form is not None and known and exact(form.bounds(extents)) is None
 
 
 def _decide_both(fn: str, sides: list[bool | None]) -> bool | None:

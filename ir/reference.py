@@ -322,8 +322,8 @@ def _two_groups(body: Expr) -> tuple[list[Expr], list[Expr]] | None:
 def _contraction(op: Compute, space: Space) -> Array | None:
     """The sum of a product of two groups of factors by `matmul`, or None if it is not one."""
     groups = _two_groups(op.body)
-    if groups is None or not is_float(op.result.type.dtype):
-        return None
+    if groups is None or not is_float(op.result.type.dtype) or not all(space.shape):
+        return None  # a sum of nothing is 0, not 0 times what does not depend on what is summed
     left, right = (sorted(set().union(*map(variables, g)), key=list(space.bounds).index)
                    for g in groups)
     largest = max(_volume(space, left), _volume(space, right), _volume(space, op.result_vars))

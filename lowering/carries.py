@@ -4,12 +4,18 @@ A value that is P(op) on an axis is a family of terms whose `op` is the value. A
 the terms, and give terms of its result, if its element is a homomorphism of `op` in a *set* of
 operands jointly, the others being whole:
 
-    sum       homogeneous linear: x + y in {x, y}; x * w in {x} or {w}; where(c, x, 0) in {x}.
-              A bare x + b in {x} is not: b would be added once per rank.
-    max, min  nondecreasing in one operand, or max/min of several; adding what is whole is fine, and
-              a nonincreasing map turns max into min. Only maps that are total: an empty shard holds
-              the identity, -inf, whose logarithm would be nan.
+    sum       homogeneous linear: x + y in {x, y}; x * 3 in {x}; where(c, x, 0) in {x}. A bare
+              x + b in {x} is not: b would be added once per rank.
+    max, min  nondecreasing in one operand, or max/min of several, and a nonincreasing map turns max
+              into min. Only maps that are total: an empty shard holds the identity, -inf, whose
+              logarithm would be nan.
     prod      products of P(prod) only.
+
+Terms are often 0, or -inf of a maximum, where the value is not, and what is whole may be infinite
+or 0: 2 / 0 is infinite, and 2 / 0 + 0 / 0 is nan. So terms of a sum are multiplied with literals
+and divided by them only, and terms of a maximum added to them. In a sum, a product with what is
+whole is fine all the same: whether a matrix is multiplied before its terms are added or after is
+worth a choice, and a factor that is infinite leaves hardly a number in such a sum.
 
 Candidates are built from the structure, then each is judged by one recursive rule. Conditions,
 guards, indices and random draws never read a partial value.
@@ -25,6 +31,7 @@ from anabranch.ir.expr import Call, Cast, Const, Expr, Read, Var, reads
 from anabranch.ir.sbp import PARTIAL_OPS
 from anabranch.ir.scalar import dtype_of
 from anabranch.ir.types import category, includes, is_float, itemsize
+from anabranch.lowering.equations import literal
 
 MOST_SETS = 32  # per expression; a longer sum of products keeps the first ones
 
@@ -57,14 +64,15 @@ def carried(
         for op in PARTIAL_OPS
         for chosen in _candidates(body, op, {})
         if chosen and not _reads_any(guard, chosen) and _has(op, [dtype, *_pick(dtypes, chosen)])
-        for leaves in [_Rule(chosen, op, dtypes).through(body)]
+        for leaves in [_Rule(chosen, op, dtypes, products=reduce == "sum").through(body)]
         if leaves in PARTIAL_OPS and (not reduce or reduce in REDUCED_BY[leaves])
     )
 
 
 def linear_in(body: Expr, operand: int, dtypes: tuple[str, ...]) -> bool:
     """Whether the expression is homogeneous linear in one operand, the others whole."""
-    return _Rule(frozenset([operand]), "sum", dtypes).through(body) == "sum"
+    rule = _Rule(frozenset([operand]), "sum", dtypes, products=True, quotients=True)
+    return rule.through(body) == "sum"
 
 
 def _pick(dtypes: tuple[str, ...], chosen: frozenset[int]) -> list[str]:
@@ -80,6 +88,16 @@ def _reads_any(expr: Expr | None, operands: frozenset[int]) -> bool:
     if expr is None or isinstance(expr, Var | Const):  # which most subscripts are
         return False
     return any(read.operand in operands for read in reads(expr))
+
+
+def _number(expr: Expr) -> float:
+    """What a literal is in its dtype; nan for anything that is no finite literal."""
+    value = float(literal(expr.value, expr.dtype).value) if isinstance(expr, Const) else math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _known(expr: Expr) -> bool:
+    return not math.isnan(_number(expr))
 
 
 def _is_zero(expr: Expr) -> bool:
@@ -125,11 +143,15 @@ def _first(*sets: frozenset[int]) -> Sets:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Judges expressions when the operands `chosen` are partial by `op` and the rest are whole."""
+    """Judges expressions when the operands `chosen` are partial by `op` and the rest are whole.
+    `products`, `quotients`: whether a partial sum may be multiplied with, divided by what is whole,
+    but for literals."""
 
     chosen: frozenset[int]
     op: str
     dtypes: tuple[str, ...]
+    products: bool = False
+    quotients: bool = False
     seen: dict[int, str] = field(default_factory=dict)  # by the identity of a part
 
     def through(self, expr: Expr) -> str:
@@ -190,21 +212,22 @@ class _Rule:
         if fn == "stop":
             return kinds[0]
         if self.op == "sum":
-            return self._linear(fn, kinds)
+            return self._linear(fn, args, kinds)
         if self.op == "prod":
             return "prod" if (fn == "mul" and FREE not in kinds) or fn == "abs" else BROKEN
         return self._monotone(fn, args, kinds)
 
-    def _linear(self, fn: str, kinds: list[str]) -> str:
+    def _linear(self, fn: str, args: tuple[Expr, ...], kinds: list[str]) -> str:
         match fn, kinds:
             case ("add" | "sub"), _ if FREE not in kinds:
                 return "sum"
             case "neg", _:
                 return "sum"
             case "mul", _ if kinds.count("sum") == 1:
-                return "sum"
+                return "sum" if self.products or any(map(_known, args)) else BROKEN
             case "div", ["sum", "free"]:
-                return "sum"
+                divides = _known(args[1]) and _number(args[1]) != 0
+                return "sum" if self.quotients or divides else BROKEN
         return BROKEN
 
     def _monotone(self, fn: str, args: tuple[Expr, ...], kinds: list[str]) -> str:
@@ -215,20 +238,16 @@ class _Rule:
             return partial if one or same else BROKEN
         if not all(is_float(dtype_of(arg, self.dtypes)) for arg in args):
             return BROKEN  # integers wrap: the least one, negated, is itself
-        if fn in RISING or (fn in ("add", "sub") and one and kinds[0] == partial):
+        if fn in RISING:
             return partial
-        if fn == "neg" or (fn == "sub" and one):
+        if fn == "neg":
             return OPPOSITE[partial]
-        if fn == "add" and one:
-            return partial
+        if fn in ("add", "sub") and any(map(_known, args)):
+            return OPPOSITE[partial] if fn == "sub" and kinds[1] == partial else partial
         return self._scaled(fn, args, partial)
 
     def _scaled(self, fn: str, args: tuple[Expr, ...], partial: str) -> str:
         """A product with a literal, or a quotient by one: its sign decides."""
-        literals = [a.value for a in args if isinstance(a, Const)]
-        literal_divisor = fn == "div" and isinstance(args[1], Const)
-        if not literals or not (fn == "mul" or literal_divisor) or not math.isfinite(literals[0]):
-            return BROKEN
-        if literals[0] > 0:
-            return partial
-        return OPPOSITE[partial] if literals[0] < 0 else BROKEN
+        by = args[0] if fn == "mul" and isinstance(args[0], Const) else args[-1]
+        value = _number(by) if fn in ("mul", "div") else math.nan
+        return partial if value > 0 else OPPOSITE[partial] if value < 0 else BROKEN

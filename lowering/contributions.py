@@ -12,7 +12,7 @@ a product multiplies the others, with no division; a scatter is read back at its
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.core import Value
@@ -122,16 +122,42 @@ def contributions(
         return []
     frame = Frame(writer, list(op.operands))
     view = look(op, frame, kept)
+    reached = _reached(view, wanted)
     seed, chosen = seeded(view, cotangent)
     result = view.at(op.result) if not op.reduce else view.body
     context = Context([v.type.dtype for v in frame.values], [v.type.shape for v in frame.values],
-                      frozenset(wanted))
+                      frozenset([*wanted, *reached.values()]))
     found: dict[Read, list[Term]] = {}
     for term in terms(view.body, seed, result, context):
         found.setdefault(term.read, []).append(term)
     parts = [(read.operand, _contribution(view, read, group, chosen))
              for read, group in found.items()]
-    return [(number, part) for number, part in parts if part is not None]
+    return [given for number, part in parts if part is not None
+            for given in _handed_on(view, number, part, reached)]
+
+
+def _reached(view: View, wanted: Sequence[int]) -> dict[Value, int]:
+    """The operands that are wanted, and what was fetched from the places of them, by number."""
+    values = view.frame.values
+    reached = {values[n]: n for n in wanted}
+    for n in range(len(view.op.operands), len(values)):
+        fetch = values[n].op
+        assert isinstance(fetch, Compute)
+        if not reached.keys().isdisjoint(fetch.operands):
+            reached[values[n]] = n
+    return reached
+
+
+def _handed_on(
+    view: View, number: int, part: Value, reached: Mapping[Value, int]
+) -> list[tuple[int, Value]]:
+    """What an operand receives: of what is given to an element that was fetched, at its place."""
+    fetch = view.frame.values[number].op
+    if number < len(view.op.operands) or not isinstance(fetch, Compute):
+        return [(number, part)]
+    numbers = [n for n, v in enumerate(fetch.operands) if v in reached]
+    return [pair for n, given in contributions(fetch, part, numbers, view.frame.writer)
+            for pair in _handed_on(view, reached[fetch.operands[n]], given, reached)]
 
 
 def _contribution(

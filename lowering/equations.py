@@ -51,7 +51,6 @@ EQUATIONS = (
     ("(-x) * y", "-(x * y)"),
     ("(-x) / y", "-(x / y)"),
     ("x / (-y)", "-(x / y)"),
-    ("abs(-x)", "abs(x)"),
     ("abs(abs(x))", "abs(x)"),
     # quotients
     ("1 / sqrt(x)", "rsqrt(x)"),
@@ -269,28 +268,33 @@ def _integer(node: Call, scope: Scope) -> Expr | None:
             return place if lies_inside([place], [size], scope.extents) else None
         case Call("lt" | "le" | "gt" | "ge" | "eq" | "ne"):
             known = decide(node, scope.extents)
-            return _moved(node) if known is None else TRUE if known else FALSE
+            return _moved(node, scope) if known is None else TRUE if known else FALSE
     return None
 
 
-def _moved(node: Call) -> Expr | None:
-    """A bound on `i - 3`, or on `i // 3`, as one on `i`."""
+def _moved(node: Call, scope: Scope) -> Expr | None:
+    """A bound on `i - 3`, or on `i // 3`, as one on `i`, where nothing wraps."""
     match node:
         case Call("lt" | "ge", (Call("floordiv", (place, Const(int(size), "i64"))),
                                 Const(int(bound), "i64"))) if size > 0:
-            return Call(node.fn, (place, integer(bound * size)))
+            return _bounded(node.fn, place, bound * size)
         case Call("lt" | "le" | "gt" | "ge", (place, Const(int(bound), "i64"))):
             form = affine(place)
             if form is not None and form.constant and any(c > 0 for _, c in form.terms):
                 free = expression(Affine(form.terms, 0))
-                return Call(node.fn, (free, integer(bound - form.constant)))
+                exact = None not in (interval(place, scope.extents), interval(free, scope.extents))
+                return _bounded(node.fn, free, bound - form.constant) if exact else None
     return None
+
+
+def _bounded(fn: str, place: Expr, bound: int) -> Expr | None:
+    return Call(fn, (place, integer(bound))) if bound in integers("i64") else None
 
 
 def split(place: Expr, size: int, extents: Mapping[str, int]) -> tuple[Expr, Expr] | None:
     """`(place // size, place % size)` without division, where the ranges allow it."""
     form = affine(place)
-    if form is None or any(extents.get(name, 0) < 1 for name, _ in form.terms):
+    if form is None or interval(place, extents) is None:
         return None
     whole = Affine(tuple((v, c // size) for v, c in form.terms if c % size == 0),
                    form.constant // size)

@@ -3,11 +3,13 @@
 A split variable runs over the rank's part, from 0. Where its value matters it is `v + origin`; in
 the subscript of a split dimension the origins of variables and shard meet, and cancel where both
 are the same cut. A dimension read indirectly gives 0 outside the rank's rows: `t[ids[i] - origin,
-d, pad=0]`, behind the check against the logical extent. A scatter guard `e == v` becomes
+d, pad=0]`, behind the check against the logical extent. What it is multiplied with, or divided by,
+is left out there too: 0 times infinity is not 0. A scatter guard `e == v` becomes
 `e - origin == v`, and keeps its form.
 
-Origins are `Origin` leaves, affine in the micro-batch. Whether one stands there depends on the
-layouts only, never on the rank: all ranks have the same text, with other extents and origins.
+Origins, and numbers of rows, are `Origin` leaves, affine in the micro-batch. Whether one stands
+there depends on the layouts only, never on the rank: all ranks have the same text, with other
+extents and origins.
 
 Partial sums and products of f16 and bf16 are held in f32 until they are reduced: such a compute is
 carried out in f32 on the rank.
@@ -31,9 +33,12 @@ from anabranch.ir.expr import (
     Var,
     add,
     children,
+    integer,
     reads,
     sub,
     variables,
+    walk,
+    where,
     with_children,
 )
 from anabranch.ir.index import Affine, affine
@@ -43,8 +48,10 @@ from anabranch.ir.recurrence import statements
 from anabranch.ir.sbp import Layout, Sbp, local_box
 from anabranch.ir.scalar import PRIMITIVES, dtype_of
 from anabranch.ir.types import TensorType, accumulator, is_float, tensor
+from anabranch.lowering.adjoints import conjunction
 from anabranch.lowering.intervals import Cut, at, places
 from anabranch.lowering.signatures import Structure, legal_structure, structure
+from anabranch.lowering.sums import zero
 
 Place = tuple[int, ...]  # a position on the mesh of a stage; along `micro` it is 0
 
@@ -147,9 +154,38 @@ class _Localiser:
                 return add(e, self._start(name)) if name in self.cuts else e
             case Read():
                 return self._read(e)
+            case Call("mul" | "div") if (own := self._own_rows(e)) is not None:
+                dtype = dtype_of(e, self.of.dtypes)
+                return where(own, self._parts(e), zero(dtype))
+        return self._parts(e)
+
+    def _parts(self, e: Expr) -> Expr:
         old = children(e)
         new = tuple(map(self.expr, old))
         return e if all(a is b for a, b in zip(old, new, strict=True)) else with_children(e, new)
+
+    def _own_rows(self, product: Expr) -> Expr | None:
+        """The condition that the row which a product reads indirectly is there. None if it reads
+        none, or several, or one perhaps: where it is may be asked where it is read only."""
+        rows = {conjunction(tests) for read in reads(product) if (tests := self._tests(read))}
+        return rows.pop() if len(rows) == 1 and not any(map(_is_lazy, walk(product))) else None
+
+    def _tests(self, read: Read) -> list[Expr]:
+        """Whether the rank has what is read indirectly."""
+        tests: list[Expr] = []
+        for d in self._foreign(read):
+            place = self._subscript(read.operand, d, read.subscripts[d])
+            rows = self._rows(read.operand, d)
+            tests += Call("ge", (place, integer(0))), Call("lt", (place, rows))
+        return tests
+
+    def _foreign(self, e: Read) -> list[int]:
+        """The dimensions that are read indirectly and split."""
+        return [d for d, s in enumerate(e.subscripts) if reads(s) and self._cut(e.operand, d)]
+
+    def _rows(self, operand: int, dim: int) -> Origin:
+        length = self.of.shapes[operand][dim]
+        return Origin(at(length, self._cut(operand, dim), self.mesh.sizes, self.place)[1])
 
     def guard(self, e: Expr) -> Expr:
         match e:
@@ -165,10 +201,8 @@ class _Localiser:
         subscripts = tuple(
             self._subscript(e.operand, d, s) for d, s in enumerate(e.subscripts))
         pad = None if e.pad is None else self.expr(e.pad)
-        foreign = any(reads(s) and self._cut(e.operand, d) for d, s in enumerate(e.subscripts))
-        if foreign and pad is None:
-            dtype = self.of.dtypes[e.operand]
-            pad = Const(0.0 if is_float(dtype) else 0, dtype)
+        if pad is None and self._foreign(e):
+            pad = zero(self.of.dtypes[e.operand])
         same = pad is e.pad and all(
             a is b for a, b in zip(subscripts, e.subscripts, strict=True))
         return e if same else Read(e.operand, subscripts, pad)
@@ -200,6 +234,16 @@ class _Localiser:
 
     def _origin(self, extent: int, cut: Cut) -> Origin:
         return origin(extent, cut, self.mesh, self.place)
+
+
+def _is_lazy(e: Expr) -> bool:
+    """Whether an expression evaluates some of its parts only now and then."""
+    match e:
+        case Read(_, _, pad):
+            return pad is not None and bool(reads(pad))
+        case Call(fn, _):
+            return fn in ("where", "and", "or")
+    return False
 
 
 def cut_of(layout: Layout, dim: int, mesh: Mesh) -> Cut:

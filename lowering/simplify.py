@@ -292,10 +292,10 @@ def may_inline(source: Compute, user: Compute, read: Read) -> bool:
 def is_permutation(op: Compute) -> bool:
     """Whether outside of the result is outside of the operand, and the other way round."""
     assert isinstance(op.body, Read)
-    plain = [s.name for s in op.body.subscripts if isinstance(s, Var)]
-    extents = [op.extents[name] for name in plain]
-    return op.body.pad is None and len(set(plain)) == len(op.body.subscripts) == len(op.dims) and (
-        tuple(extents) == op.operands[0].type.shape)
+    plain = [(s.name,) for s in op.body.subscripts if isinstance(s, Var)]
+    extents = tuple(op.extents[name] for (name,) in plain)
+    whole = extents == op.operands[0].type.shape  # and of every subscript, by its rank
+    return op.body.pad is None and whole and sorted(plain) == sorted(op.dims)
 
 
 def places_of(

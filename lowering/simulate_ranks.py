@@ -114,7 +114,7 @@ def _agreed(members: Sequence[Array]) -> Array:
 
 def in_parts(
     op: Compute | Order, operands: Sequence[Array], layouts: Sequence[Layout], result: Layout,
-    mesh: Mesh, random: np.random.Generator, *, double: bool = False,
+    mesh: Mesh, random: np.random.Generator | None, *, double: bool = False,
 ) -> Array:
     """The result of one op, worked out in parts in these layouts and put together again."""
     whole = op.clone(_laid(op, layouts))
@@ -127,7 +127,7 @@ def in_parts(
 
 
 def scan_in_parts(
-    op: Scan, operands: Sequence[Array], laid: Laid, mesh: Mesh, random: np.random.Generator,
+    op: Scan, operands: Sequence[Array], laid: Laid, mesh: Mesh, random: np.random.Generator | None,
     *, double: bool = False,
 ) -> list[Array]:
     """The results of a scan, worked out in parts and put together again."""
@@ -149,7 +149,7 @@ def _laid(op: Op, layouts: Sequence[Layout]) -> list[Value]:
 
 def _together(
     whole: Op, operands: Sequence[Array], part: Callable[[Sequence[Value], Place], Op], mesh: Mesh,
-    random: np.random.Generator, double: bool,
+    random: np.random.Generator | None, double: bool,
 ) -> list[Array]:
     """The results of an op with layouts, of which `part` gives the part at a place."""
     laid = whole.operands

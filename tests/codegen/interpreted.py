@@ -44,7 +44,7 @@ from tests.codegen.groups import groups
 from tests.codegen.orders import numbers, orders
 from tests.codegen.scans import SCANS, all_elements_are_needed, only_scan, scan_of
 from tests.codegen.scans import numbers as scanned
-from tests.codegen.test_c import data, rounded
+from tests.codegen.test_c import LARGE_AND_SMALL, data, rounded
 from tests.codegen.triton_cases import SMALL, cases, steps
 from tests.codegen.triton_memory import Outcome, assert_agrees, run
 from tests.strategies import arrays, recurrences, statements
@@ -136,6 +136,14 @@ def test_case_of_a_product_of_many_blocks() -> None:
     (op, _) = parsed(text).body
     assert_runs(op, data(op))
     assert "tl.dot" in specs_of(op)[0].kernel.source
+
+
+@pytest.mark.parametrize("name", ["order", "row"])
+def test_case_of_operations_in_the_order_that_is_written(name: str) -> None:
+    arguments, result, bodies, numbers = LARGE_AND_SMALL[name]
+    for body in bodies:
+        (op, _) = parsed(f"{arguments} {{\n %y: {result} {body}").body
+        assert_runs(op, [np.asarray(x, np.float32) for x in numbers])
 
 
 @some

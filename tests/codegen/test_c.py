@@ -147,6 +147,30 @@ def test_nan_and_infinities_go_where_they_should() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+LARGE_AND_SMALL = {
+    "order": ("(%x: f32[3], %w: f32[3], %z: f32[3])", "f32[3] = [i]", [
+        "%x[i] + (%w[i] - %z[i])", "%x[i] * (%w[i] / %z[i])", "%x[i] * (%w[i] * %z[i])",
+        "%x[i] + (%w[i] + -%z[i])"], [[1e-3, 3e38, 0], [1e8, 3e38, 1e30], [1e8, 3e38, 1e30]]),
+    "row": ("(%x: f32[2, 3], %w: f32[2])", "f32[2] = [i]", ["sum[j < 3](%x[i, j] / %w[i])"],
+            [[[0, 0, 1e-39], [0, 0, 3e38]], [1e-40, 3e38]]),
+    "scale": ("(%x: f32[2, 3], %w: f32[3, 4])", "f32[2, 4] = [i, k]", [
+        f"sum[j < 3]({scale} * (%x[i, j] * %w[j, k]))" for scale in ("0.0", "1e-50", "inf")],
+        [[[np.inf, 1, 1], [0, 1, -1]], np.ones((3, 4))]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_AND_SMALL)
+def test_operations_are_in_the_order_that_is_written(name: str) -> None:
+    """What is large, small or infinite shows in which order numbers are added and multiplied."""
+    arguments, result, bodies, numbers = LARGE_AND_SMALL[name]
+    operands = [np.asarray(x, np.float32) for x in numbers]
+    for body in bodies:
+        made = parsed(f"{arguments} {{\n %y: {result} {body}")
+        want = reference.evaluate(made, operands)
+        op = as_one(made)
+        assert_agrees(op, run(op, operands), want)
+
+
 def test_an_index_out_of_range_is_reported_with_value_and_bound() -> None:
     op = as_one(parsed(CASES["gather"]))
     table, places = data(op)

@@ -169,6 +169,9 @@ def test_reductions_over_nothing_give_their_identity() -> None:
     none = np.zeros((2, 0), np.bool_)
     assert not value("y[i] = any[j](x[i, j])", x=none).any()
     assert value("y[i] = all[j](x[i, j])", x=none).all()
+    w = np.array([np.inf, 1, np.nan])
+    for body in ("x[i, j] * w[k]", "w[i] * w[k]"):
+        assert not value(f"y[i, k] = sum[j]({body})", x=x, w=w, sizes={"j": 0}).any()
     least = np.iinfo(np.int32).min
     assert_array_equal([least], value("y[i] = max[j](x[i, j])", x=np.zeros((1, 0), np.int32)))
 

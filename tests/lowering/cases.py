@@ -47,6 +47,10 @@ CASES = {
     "layer norm scale": "(%x: f32[5, 7], %m: f32[5], %v: f32[5], %g: f32[7]) f32[5, 7] ="
                         " [i, j] (%x[i, j] - %m[i]) * rsqrt(abs(%v[i]) + 1.0) * %g[j]",
     "label": "(%x: f32[5, 7], %ids7: i64[5]) f32[5] = [i] %x[i, check(%ids7[i], 7)]",
+    "label share": "(%x: f32[5, 7], %ids7: i64[5], %z: f32[5]) f32[5] ="
+                   " [i] %x[i, check(%ids7[i], 7)] / abs(%z[i]) * 3.0",
+    "weighted rows": "(%ids7: i64[5, 3], %t: f32[7, 4], %w: f32[3]) f32[5, 4] = [i, d]"
+                     " sum[n < 3](%t[check(%ids7[i, n], 7), d] * %w[n])",
     "embedding": "(%ids7: i64[5], %t: f32[7, 4]) f32[5, 4] = [i, d] %t[check(%ids7[i], 7), d]",
     "embedding with pad": "(%ids9: i64[5], %t: f32[7, 4]) f32[5, 4] ="
                           " [i, d] %t[%ids9[i] - 1, d, pad=0.0]",
@@ -104,6 +108,8 @@ CASES = {
     "mask": "(%x: f32[5, 5]) f32[5, 5] = [i, j] where(i == j, 0.0, %x[i, j])",
     "clamp": "(%x: f32[5]) f32[5] = [i] min(max(%x[i], -1.0), 1.0)",
     "negated exponential": "(%x: f32[5]) f32[5] = [i] 1.0 - exp(-%x[i])",
+    "shifted": "(%x: f32[5]) f32[5] = [i] (%x[i] - 1.5) * 1e-40",
+    "scaled to nothing": "(%x: f32[5]) f32[5] = [i] %x[i] * 1e-50",
     "logarithm": "(%x: f32[5]) f32[5] = [i] log(%x[i])",
     "logic": "(%x: bool[5], %y: bool[5]) bool[5] = [i] %x[i] and %y[i]",
     "conversion from bf16": "(%x: bf16[5]) f32[5] = [i] f32(%x[i])",

@@ -181,6 +181,18 @@ y[i, n] = v[i, n] * r[i] * g[n] + b[n]""",
         "y[v] = max[n, given(t[n] == v)](x[n] * 2.0)",
         lambda t, x: torch.full((3,), -torch.inf, dtype=x.dtype).index_reduce(0, t, 2 * x, "amax"),
         dict(t="i64[5]", x="f32[5]"), sizes=dict(v=3), given={"t": np.array([2, 0, 2, 1, 1])}),
+    "scatter that reads its places": Case(
+        "y[v] = sum[n, given(t[n] == v)]((x[n] - m[v]) * w[check(s[n], 2), v] * m[v])",
+        lambda t, s, x, m, w: torch.zeros(3, dtype=x.dtype).index_add(
+            0, t, (x - m[t]) * w[s, t] * m[t]),
+        dict(t="i64[5]", s="i64[5]", x="f32[5]", m="f32[3]", w="f32[2, 3]"), sizes=dict(v=3),
+        given={"t": np.array([2, 0, 2, 0, 0]), "s": np.array([1, 1, 0, 1, 0])}),
+    "segment maximum that reads its places": Case(
+        "y[v] = max[n, given(t[n] == v)](x[n] * m[v])",
+        lambda t, x, m: torch.full((3,), -torch.inf, dtype=x.dtype).index_reduce(
+            0, t, x * m[t], "amax"),
+        dict(t="i64[5]", x="f32[5]", m="f32[3]"), sizes=dict(v=3),
+        given={"t": np.array([2, 0, 2, 1, 1])}),
     "argmax": Case(
         "k[i] = argmax[j](x[i, j])\ny[i] = x[i, k[i]]", lambda x: x.max(1).values,
         dict(x="f32[3, 5]")),

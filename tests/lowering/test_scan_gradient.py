@@ -54,6 +54,11 @@ op scattered(x: f64[S, N], ids: i64[N], w: f64[N]) -> f64[S, N]:
                + h[t - 1, ids[v], pad=0.2])
     return h
 
+op scattered_by_place(x: f64[S, N], ids: i64[N], w: f64[N]) -> f64[S, N]:
+    h[t, v] = x[t, v] + sum[n if ids[n] == v](
+        tanh(h[t - 1, n, pad=0.3] * w[n]) * w[v] * h[t - 1, v, pad=0.2])
+    return h
+
 op flat_in_between(x: f64[N, D], w: f64[N, D]) -> f64[N, D]:
     m[t]    = max[d](h[t - 1, d, pad=0] + x[t, d])
     k[t]    = sum[d](h[t - 1, d, pad=0] * w[t, d])
@@ -84,6 +89,7 @@ CASES: dict[str, dict[str, Any]] = {
     "product": {"x": (5,)},
     "highest": {"x": (6,)},
     "scattered": {"x": (4, 3), "ids": np.array([2, 0, 2]), "w": (3,)},
+    "scattered_by_place": {"x": (4, 3), "ids": np.array([2, 0, 2]), "w": (3,)},
     "flat_in_between": {"x": (4, 3), "w": (4, 3)},
     "stopped": {"x": (4, 3)},
     "by_the_place": {"x": (4,), "s": (4,)},

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from anabranch.ir import reference
-from anabranch.ir.core import Function
+from anabranch.ir.core import Function, Value
 from anabranch.ir.diagnostics import UserError
-from anabranch.ir.expr import TRUE, Call, Const, Expr, Read, Var, reads
+from anabranch.ir.expr import TRUE, Call, Const, Expr, Read, Var, reads, transform
 from anabranch.ir.ops import Compute, Gradient, Return
 from anabranch.ir.printer import print_module
 from anabranch.ir.types import DTYPES, tensor
@@ -122,6 +122,45 @@ def test_an_equation_holds(equation: tuple[str, ...]) -> None:
         op = Compute(operands, "bool" if truth else "f32", [("i", 300)], [("i",)], side)
         values.append(reference.evaluate_op(op, args)[0])
     assert_allclose(values[0], values[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["u8", "i8"])
+def test_an_equation_of_integers_holds_where_they_wrap(dtype: str) -> None:
+    x, y = (part.reshape(-1) for part in np.meshgrid(*[np.arange(256).astype(np.uint8)] * 2))
+    numbers = [part.view(reference.held(dtype)) for part in (x, y)]
+    for left, *_ in EQUATIONS:
+        of_floats = any(word in left for word in ("sqrt", "/", "c"))
+        if of_floats or ("-1" in left and dtype == "u8"):
+            continue
+        operands = [Value(tensor(dtype, x.shape), name) for name in "xy"]
+        before = _of_integers(reading(pattern(left)), dtype)
+        after = simplified(before, Scope({"i": x.size}, (dtype, dtype), [x.shape] * 2))
+        results = [reference.evaluate_op(
+            Compute(operands, dtype, [("i", x.size)], [("i",)], side), numbers)[0]
+            for side in (before, after)]
+        assert_array_equal(*results, err_msg=left)
+
+
+def _of_integers(expr: Expr, dtype: str) -> Expr:
+    return transform(expr, lambda e: Const(int(e.value), dtype) if isinstance(e, Const) else None)
+
+
+def test_integers_that_wrap_are_those_of_the_reference() -> None:
+    text = """
+a[i] = (i * 6364136223846793005 + 1442695040888963407) * 6364136223846793005 % 1000
+b[i] = (i * 4611686018427387904) * 2 - 4611686018427387904 * 2
+c[i] = (i * 4611686018427387904) // 4611686018427387904
+d[i] = cast(i64, i * 4611686018427387904 >= 0) + 2 * cast(i64, i + 9223372036854775800 > 0)
+e[i] = cast(i64, i * 4611686018427387904 + 4611686018427387904 > i * 4611686018427387904)
+f[i] = cast(i64, x[i] // 1000 < 10000000000000000) + 2 * cast(i64, i + 9223372036854775800 < 5)
+y[i] = a[i] + 3 * b[i] + 5 * c[i] + 7 * d[i] + 11 * e[i] + 13 * f[i]"""
+    made = function(text, x="i64[9]", sizes={"i": 9}, results="abcdefy")
+    args = [np.arange(9) - 4]
+    before = reference.evaluate(made, args)
+    simplify(module(made))
+    verify(module(made))
+    for x, y in zip(before, reference.evaluate(made, args), strict=True):
+        assert_array_equal(x, y)
 
 
 SCOPE = Scope({"i": 4, "j": 3, "k": 12}, ("f32", "i64"), [(12,), (4,)])
@@ -233,6 +272,9 @@ def test_a_padded_read_of_a_permutation_moves_the_pad_only_if_it_means_the_same(
     moved = "t[i, j] = x[j, i]\ny[i, j] = pad(t[i + 1, j], 7.0)"
     assert simple(moved, x="f32[3, 4]", sizes={"i": 4}) == [
         "%y: f32[4, 3] = [i, j] %x[j, i + 1, pad=7.0]"]
+    wide = "t[(p, q), c] = x[p, q]\ny[r, s, j] = pad(t[3 * r + s, j - 1], 7.0)"
+    sizes = {"p": 2, "q": 3, "c": 4, "r": 2, "s": 3, "j": 4}
+    assert len(simple(wide, x="f32[2, 3]", sizes=sizes)) == 2
     cut = "t[i] = x[i]\ny[i] = pad(t[i + 1], 7.0)"
     assert len(simple(cut, x="f32[5]", sizes={"i": 3})) == 2
 

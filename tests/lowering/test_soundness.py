@@ -16,12 +16,14 @@ from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Compute
 from anabranch.ir.reference import evaluate_op
 from anabranch.ir.sbp import Layout, layout_on
+from anabranch.ir.types import is_float
 from anabranch.lowering.local_compute import held
 from anabranch.lowering.signatures import legal, options, signatures
 from anabranch.lowering.simulate_ranks import in_parts
 from tests.lowering.cases import CASES, compute, data
 from tests.lowering.random_computes import computes
 
+ODD = np.array([0.0, 0.0, 1.0, -2.0, np.inf, -np.inf])
 MESHES = [
     Mesh.of(data=2, model=2), Mesh.of(data=3, model=2), Mesh.of(micro=2, data=3),
     Mesh.of(micro=5, model=2), Mesh.of(data=1, model=2),
@@ -54,6 +56,25 @@ def test_every_signature_of_one_axis_is_right(case: str, parts: int) -> None:
         result = layout_on(mesh, [signature.result])
         assert agrees(op, layouts, result, mesh, random), str(signature)
         assert legal(op, layouts, result, mesh) is not None, str(signature)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_number_is_the_same_in_parts_where_others_are_infinite_or_zero(case: str) -> None:
+    """Only a sum of products with a partial factor may say nan of what is infinite."""
+    op, mesh, random = compute(case), Mesh.of(data=2), np.random.default_rng(4)
+    given = [np.where(random.random(x.shape) < 0.5, random.choice(ODD, x.shape), x).astype(x.dtype)
+             if is_float(v.type.dtype) else x
+             for v in op.operands for x in [data(v.name, v.type, random)]]
+    (expected,) = evaluate_op(op, given, double=True)
+    numbers = ~np.isnan(np.asarray(expected, "f8"))
+    for signature in signatures(op, 2):
+        if op.reduce == "sum" and any(entry.op == "sum" for entry in signature.operands):
+            continue
+        layouts = [layout_on(mesh, [entry]) for entry in signature.operands]
+        result = layout_on(mesh, [signature.result])
+        with np.errstate(all="ignore"):
+            actual = in_parts(op, given, layouts, result, mesh, None, double=True)
+        np.testing.assert_allclose(actual[numbers], expected[numbers], err_msg=str(signature))
 
 
 @pytest.mark.parametrize("case", CASES)
