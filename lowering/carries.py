@@ -4,18 +4,16 @@ A value that is P(op) on an axis is a family of terms whose `op` is the value. A
 the terms, and give terms of its result, if its element is a homomorphism of `op` in a *set* of
 operands jointly, the others being whole:
 
-    sum       homogeneous linear: x + y in {x, y}; x * 3 in {x}; where(c, x, 0) in {x}. A bare
-              x + b in {x} is not: b would be added once per rank.
+    sum       homogeneous linear: x + y in {x, y}; x * w in {x} or {w}; where(c, x, 0) in {x}.
+              A bare x + b in {x} is not: b would be added once per rank.
     max, min  nondecreasing in one operand, or max/min of several, and a nonincreasing map turns max
               into min. Only maps that are total: an empty shard holds the identity, -inf, whose
-              logarithm would be nan.
+              logarithm would be nan. Literals only are added: exp(x - m) is 0 for x = -inf, and
+              nan on the rank whose term of m is -inf.
     prod      products of P(prod) only.
 
-Terms are often 0, or -inf of a maximum, where the value is not, and what is whole may be infinite
-or 0: 2 / 0 is infinite, and 2 / 0 + 0 / 0 is nan. So terms of a sum are multiplied with literals
-and divided by them only, and terms of a maximum added to them. In a sum, a product with what is
-whole is fine all the same: whether a matrix is multiplied before its terms are added or after is
-worth a choice, and a factor that is infinite leaves hardly a number in such a sum.
+A finite element is the same in terms. One that is infinite may be nan: 2 / 0 in terms is
+2 / 0 + 0 / 0. No linear map makes a finite number of either.
 
 Candidates are built from the structure, then each is judged by one recursive rule. Conditions,
 guards, indices and random draws never read a partial value.
@@ -64,15 +62,14 @@ def carried(
         for op in PARTIAL_OPS
         for chosen in _candidates(body, op, {})
         if chosen and not _reads_any(guard, chosen) and _has(op, [dtype, *_pick(dtypes, chosen)])
-        for leaves in [_Rule(chosen, op, dtypes, products=reduce == "sum").through(body)]
+        for leaves in [_Rule(chosen, op, dtypes).through(body)]
         if leaves in PARTIAL_OPS and (not reduce or reduce in REDUCED_BY[leaves])
     )
 
 
 def linear_in(body: Expr, operand: int, dtypes: tuple[str, ...]) -> bool:
     """Whether the expression is homogeneous linear in one operand, the others whole."""
-    rule = _Rule(frozenset([operand]), "sum", dtypes, products=True, quotients=True)
-    return rule.through(body) == "sum"
+    return _Rule(frozenset([operand]), "sum", dtypes).through(body) == "sum"
 
 
 def _pick(dtypes: tuple[str, ...], chosen: frozenset[int]) -> list[str]:
@@ -143,15 +140,11 @@ def _first(*sets: frozenset[int]) -> Sets:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Judges expressions when the operands `chosen` are partial by `op` and the rest are whole.
-    `products`, `quotients`: whether a partial sum may be multiplied with, divided by what is whole,
-    but for literals."""
+    """Judges expressions when the operands `chosen` are partial by `op` and the rest are whole."""
 
     chosen: frozenset[int]
     op: str
     dtypes: tuple[str, ...]
-    products: bool = False
-    quotients: bool = False
     seen: dict[int, str] = field(default_factory=dict)  # by the identity of a part
 
     def through(self, expr: Expr) -> str:
@@ -212,22 +205,21 @@ class _Rule:
         if fn == "stop":
             return kinds[0]
         if self.op == "sum":
-            return self._linear(fn, args, kinds)
+            return self._linear(fn, kinds)
         if self.op == "prod":
             return "prod" if (fn == "mul" and FREE not in kinds) or fn == "abs" else BROKEN
         return self._monotone(fn, args, kinds)
 
-    def _linear(self, fn: str, args: tuple[Expr, ...], kinds: list[str]) -> str:
+    def _linear(self, fn: str, kinds: list[str]) -> str:
         match fn, kinds:
             case ("add" | "sub"), _ if FREE not in kinds:
                 return "sum"
             case "neg", _:
                 return "sum"
             case "mul", _ if kinds.count("sum") == 1:
-                return "sum" if self.products or any(map(_known, args)) else BROKEN
+                return "sum"
             case "div", ["sum", "free"]:
-                divides = _known(args[1]) and _number(args[1]) != 0
-                return "sum" if self.quotients or divides else BROKEN
+                return "sum"
         return BROKEN
 
     def _monotone(self, fn: str, args: tuple[Expr, ...], kinds: list[str]) -> str:

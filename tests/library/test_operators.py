@@ -47,7 +47,7 @@ LAYOUTS = {
     "mm": ["x S(0), y B -> S(0)", "x B, y S(1) -> S(1)", "x S(1), y S(0) -> P", "x P, y B -> P",
            "x B, y P -> P"],
     "softmax": ["x S(0) -> S(0)", "x S(1) -> S(1)   when m, y are reduced on the way"],
-    "cross_entropy": ["x S(0), target S(0) -> B   when y are reduced on the way",
+    "cross_entropy": ["x S(0), target S(0) -> P   when y is reduced on the way",
                       "x S(1), target B -> B   when m, lse, y are reduced on the way"],
     "embedding": ["ids S(0), table B -> S(0)", "ids B, table S(1) -> S(1)",
                   "ids B, table S(0) -> P", "ids B, table P -> P",

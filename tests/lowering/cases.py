@@ -48,7 +48,7 @@ CASES = {
                         " [i, j] (%x[i, j] - %m[i]) * rsqrt(abs(%v[i]) + 1.0) * %g[j]",
     "label": "(%x: f32[5, 7], %ids7: i64[5]) f32[5] = [i] %x[i, check(%ids7[i], 7)]",
     "label share": "(%x: f32[5, 7], %ids7: i64[5], %z: f32[5]) f32[5] ="
-                   " [i] %x[i, check(%ids7[i], 7)] / abs(%z[i]) * 3.0",
+                   " [i] %x[i, check(%ids7[i], 7)] / exp(%z[i]) * 3.0",
     "weighted rows": "(%ids7: i64[5, 3], %t: f32[7, 4], %w: f32[3]) f32[5, 4] = [i, d]"
                      " sum[n < 3](%t[check(%ids7[i, n], 7), d] * %w[n])",
     "embedding": "(%ids7: i64[5], %t: f32[7, 4]) f32[5, 4] = [i, d] %t[check(%ids7[i], 7), d]",

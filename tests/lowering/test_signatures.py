@@ -40,15 +40,18 @@ def test_a_bias_is_added_once_or_by_everyone() -> None:
     assert (P(), B, P()) not in derived("bias")
 
 
-def test_terms_meet_literals_only_for_what_is_whole_may_be_infinite_or_zero() -> None:
-    """A shard's maximum may be -inf, and its part of a sum 0, where the value is a number."""
+def test_terms_of_an_extremum_are_added_to_literals_only() -> None:
+    """The term of a rank may be -inf, and what is whole too."""
     assert {(MAX, B, MAX), (B, MAX, MAX)}.isdisjoint(derived("bias"))
     assert not {MAX, MIN} & {entry for s in derived("softmax exponential") for entry in s}
-    assert (P(), P()) in derived("layer norm mean")
-    assert {(P(), B, P()), (B, P(), P())}.isdisjoint(derived("softmax quotient"))
-    assert (P(), B, P()) not in derived("product of products")
     assert (MAX, MAX) in derived("shifted")
     assert (MAX, MAX) not in derived("scaled to nothing")
+
+
+def test_terms_of_a_sum_are_multiplied_with_and_divided_by_what_is_whole() -> None:
+    assert (P(), P()) in derived("layer norm mean")
+    assert (P(), B, P()) in derived("softmax quotient")
+    assert (B, P(), P()) not in derived("softmax quotient")
 
 
 def test_a_table_is_split_by_its_rows() -> None:
@@ -101,7 +104,7 @@ def test_integers_wrap_and_so_pass_only_what_chooses() -> None:
 
 def test_a_product_passes_products_only() -> None:
     assert derived("product of products") == {
-        (B, B, B), (S(0), S(0), S(0)), (PROD, PROD, PROD)}
+        (B, B, B), (S(0), S(0), S(0)), (PROD, PROD, PROD), (P(), B, P())}
 
 
 def test_a_window_is_split_where_the_cuts_agree() -> None:
