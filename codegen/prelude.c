@@ -88,7 +88,7 @@ AB_INLINE float ab_round_bf16(float x) { return ab_from_bf16(ab_to_bf16(x)); }
     }                                                                                               \
     AB_INLINE T ab_pow_##N(T a, T b) {                                                              \
         T y = 1;                                                                                    \
-        if (b < 0) { if ((T)(a * a) != 1) return 0; b = b & 1; }                                    \
+        if (b < 0) { if (a != 1 && a != (T)-1) return 0; b = b & 1; }                               \
         for (; b; b = (T)(b / 2), a = (T)(a * a))                                                   \
             if (b % 2) y = (T)(y * a);                                                              \
         return y;                                                                                   \

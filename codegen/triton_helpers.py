@@ -183,7 +183,7 @@ def ab_int_pow(a, b):
     """Repeated squaring; negative powers are 0, but for those of 1 and -1."""
     base, left = tl.to_tensor(a) + tl.to_tensor(b) * 0, tl.to_tensor(b) + tl.to_tensor(a) * 0
     power = (base == base).to(base.dtype)
-    negative = (left < 0) & (base * base != 1)
+    negative = (left < 0) & (base != 1) & (base != -1)
     left = tl.where(left < 0, left & 1, left)
     for _ in range(63):
         power = tl.where(left & 1 == 1, power * base, power)

@@ -10,6 +10,7 @@ from anabranch.frontend import elements
 from anabranch.frontend import syntax as s
 from anabranch.frontend.bounds import negated
 from anabranch.frontend.builtins import Call, invoke
+from anabranch.frontend.constants import constant
 from anabranch.frontend.evaluate import (
     NOTHING,
     Activation,
@@ -24,6 +25,7 @@ from anabranch.frontend.expressions import as_element, settled, spread
 from anabranch.frontend.extracted import kept_small
 from anabranch.frontend.indexing import is_reduction, reduction
 from anabranch.frontend.models import instantiate
+from anabranch.frontend.ranges import list_shape
 from anabranch.frontend.signatures import (
     Argument,
     Binding,
@@ -57,7 +59,7 @@ from anabranch.frontend.values import (
     weak,
 )
 from anabranch.ir.diagnostics import Span, UserError, fail
-from anabranch.ir.types import TensorType, tensor
+from anabranch.ir.types import TensorType, is_float, tensor
 
 
 @evaluates(s.Call)
@@ -382,6 +384,8 @@ def _cast(
     if isinstance(value, bool | int | float):
         element = elements.cast(dtype.name, weak(value, span), span)
         return element if frame.index is not None else Tensor((), element)
+    if list_shape(value) is not None and is_float(dtype.name):
+        return constant(value, frame.builder, span, dtype.name)  # type: ignore[arg-type]
     raise fail(f"{describe(value)} cannot be cast to {dtype.name}", args[0].span)
 
 

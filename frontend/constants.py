@@ -18,6 +18,7 @@ from anabranch.frontend.tensors import row_major
 from anabranch.frontend.values import FULL, WEAK, Element, Tensor
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.expr import Call, Const, Expr, add, integer, mul
+from anabranch.ir.types import is_float
 
 MOST_RUNS = 1024
 
@@ -33,13 +34,15 @@ class Run:
     slope: int
 
 
-def constant(values: Sequence[object], builder: Builder, span: Span) -> Tensor:
+def constant(
+    values: Sequence[object], builder: Builder, span: Span, dtype: str | None = None
+) -> Tensor:
     """The tensor of a list of numbers, or of equal lists of them."""
     shape = list_shape(list(values))
     assert shape is not None, "the caller checks"
     flat = flattened(values)
-    dtype = _dtype(flat)
-    runs = _runs([float(v) for v in flat] if dtype == "f32" else flat)
+    dtype = dtype or _dtype(flat)
+    runs = _runs([float(v) for v in flat] if is_float(dtype) else flat)
     if len(runs) > MOST_RUNS:
         raise fail(f"a constant tensor of {len(flat)} numbers in {len(runs)} pieces", span,
                    help=f"at most {MOST_RUNS} are compiled into a program; compute it, or pass it "

@@ -196,7 +196,10 @@ def _reduced(kind: str, function: s.Index, body: s.Expr, frame: Frame, index: In
     extents = dict(index.extents)
     for item in function.items:
         _bound(item, index.sizes, reduced, extents, names)
-    check_not_empty(kind, [extents[v] for v in reduced], function.span)
+    guarded = any(isinstance(item, s.Guard) for item in function.items)
+    nothing = guarded and kind in ("max", "min") and 0 in [extents[v] for v in reduced]
+    if not nothing:
+        check_not_empty(kind, [extents[v] for v in reduced], function.span)
     inner = frame.within(names)
     leaned = [False]
     inner.index = replace(index, order=(*index.order, *reduced), extents=extents, leaned=leaned)
@@ -205,6 +208,8 @@ def _reduced(kind: str, function: s.Index, body: s.Expr, frame: Frame, index: In
     guards = [guard for guard in guards if guard != Const(True, "bool")]
     inner.index = replace(inner.index, conditions=(*index.conditions, *guards))
     element = as_element(evaluate(body, inner), inner, body.span)
+    if nothing:  # no element is left, as where no guard holds
+        return Element(Const(identity(kind, element.dtype), element.dtype), element.dtype, FULL)
     guards += _inherited(element, guards, index, reduced, leaned[0])
     return _reduce(kind, element, reduced, guards, inner.index, frame, body.span)
 
@@ -400,7 +405,12 @@ def _indirect(
     x: Tensor, places: Sequence[Expr], spans: Sequence[Span], pad: Expr | None, frame: Frame,
     index: Index,
 ) -> Element:
-    """A read through integer elements is a compute of its own, whose body is that read."""
+    """A read through integer elements is a compute of its own, whose body is that read. Where a
+    dimension has no place for them there is no read, only the check, which fails where it runs."""
+    none = [place for place, size in zip(places, x.shape, strict=True) if reads(place) and not size]
+    if pad is None and none:
+        check = Element(Call("check", (none[0], integer(0))), "i64", FULL)
+        return elements.cast(x.dtype, check)
     if pad is None:
         places = [
             _checked(place, size, index, frame) if reads(place)

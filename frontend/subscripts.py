@@ -135,8 +135,10 @@ def _item(base: object, item: s.Expr, value: object, frame: Frame) -> object:
 
 
 def _python_slice(item: s.Slice, frame: Frame) -> slice:
-    parts = [None if part is None else integer(evaluate(part, frame), part.span, "a slice")
+    given = [(part, None if part is None else evaluate(part, frame))
              for part in (item.start, item.stop, item.step)]
+    parts = [None if part is None or value is None else integer(value, part.span, "a slice")
+             for part, value in given]
     if parts[2] == 0:
         raise fail("a slice with step 0", item.span)
     return slice(*parts)
@@ -232,6 +234,8 @@ def _places(x: Tensor, at: int, value: object, span: Span, frame: Frame) -> Tens
         hint = ("the number of elements that a mask selects is not known when compiling; "
                 "use where") if value.dtype == "bool" else ""
         raise fail(f"a tensor is subscripted by integers, not {describe(value)}", span, help=hint)
+    if x.shape[at] == 0 and 0 not in value.shape:
+        raise fail(f"dimension {at} of {describe(x)} has no places to take", span)
     return value
 
 

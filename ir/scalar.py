@@ -96,7 +96,7 @@ def _pow(a: Any, b: Any) -> Any:
     """Negative powers of integers are rounded towards 0: those of 1 and -1 are whole."""
     if np.issubdtype(np.asarray(b).dtype, np.integer):
         whole = np.power(a, np.where(np.asarray(b) < 0, np.bitwise_and(b, 1), b))
-        return np.where((np.asarray(b) < 0) & (np.multiply(a, a) != 1), 0, whole)
+        return np.where((np.asarray(b) < 0) & (np.abs(a) != 1), 0, whole)
     return np.power(a, b)
 
 

@@ -66,7 +66,7 @@ def power(a: Array, b: Array) -> Array:
         return np.asarray(np.power(a, b))
     zero, one = b.dtype.type(0), b.dtype.type(1)
     whole = np.power(a, np.where(b < 0, b & one, b))
-    return np.asarray(np.where((b < 0) & (a * a != one), zero, whole))
+    return np.asarray(np.where((b < 0) & (np.abs(a) != one), zero, whole))
 
 
 def _shifted(shift: np.ufunc) -> Callable[..., Array]:

@@ -157,6 +157,8 @@ def test_bits_and_powers_of_integers_are_those_of_the_reference(name: str, kind:
     (path,) = build(toolchain, f"{HEADER}\n{PRELUDE}",
                     [PAIRS.format(name=full, kind=f"{kind}_t")])
     numbers = np.array([0, 1, 2, 3, 7, 8, 31, 32, 64, 100, -1, -2, -9], np.int64).astype(dtype)
+    ends = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
+    numbers = np.concatenate([numbers, ends])
     a, b = (np.ascontiguousarray(x.ravel()) for x in np.meshgrid(numbers, numbers))
     got = np.empty_like(a)
     pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, got)]

@@ -1,0 +1,195 @@
+"""Functions at the limits of what they take, where formulas overflow, cancel or have nothing to
+work on, give PyTorch's values and gradients, in the dtype of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from anabranch.ir.diagnostics import UserError
+from anabranch.ir.reference import evaluate
+from anabranch.lowering.differentiate import differentiate
+from tests.frontend.running import DTYPES, call, module_of, program
+
+inf, nan = np.inf, np.nan
+Theirs = Callable[..., torch.Tensor]
+
+
+def given(*numbers: Any, dtype: type = np.float32) -> np.ndarray[Any, Any]:
+    return np.array(numbers, dtype)
+
+
+def made(lines: str, order: int, arrays: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
+    """The value, or the gradient by x of its sum, or that of the sum of the squares of that."""
+    typed = ", ".join(f"{name}: {DTYPES[str(a.dtype)]}{list(a.shape)}"
+                      for name, a in arrays.items())
+    text = f"def f({typed}):\n    y = {lines}\n"
+    text += "    g = grad(sum(y), x)\n" * (order > 0) + "    h = grad(sum(g * g), x)\n" * (order > 1)
+    text += f"    return {'ygh'[order]}\n"
+    with np.errstate(all="ignore"):
+        module = differentiate(module_of(program(text), "f", arrays))
+        (found,) = evaluate(module.functions["f"], list(arrays.values()))
+    return found
+
+
+def theirs_made(function: Theirs, order: int, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    tensors = [torch.from_numpy(a.copy()) for a in arrays.values()]
+    x = tensors[0].requires_grad_(order > 0)
+    y = function(*tensors)
+    if order == 0:
+        return y.detach().numpy()
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=order > 1)
+    return (g if order == 1 else torch.autograd.grad((g * g).sum(), x)[0]).numpy()
+
+
+# By how often they are differentiated. Beside x there may be a y.
+NUMBERS: list[tuple[str, Theirs, int, tuple[Any, ...]]] = [
+    ("acosh(x)", torch.acosh, 0, (given(-20, -1e4, -3e38, 0.5, 1, 2),)),
+    ("acosh(x)", torch.acosh, 1, (given(1, 2, 1e4, 1e20),)),
+    ("erfinv(x)", torch.erfinv, 1, (given(-1, 1, 1.5, 0.3),)),
+    ("erfinv(x)", torch.erfinv, 0, (1 - 2.0 ** -np.arange(1, 53, 3),)),
+    ("erfinv(x)", torch.erfinv, 1, (1 - 2.0 ** -np.arange(1, 40, 3),)),
+    ("erfinv(x)", torch.erfinv, 2, (given(0.1, -0.6, 0.99, dtype=np.float64),)),
+    ("lgamma(x)", torch.lgamma, 0, (given(-inf, -3e38, 1e-40, -1e-40, 0, -3, 2e36),)),
+    ("lgamma(x)", torch.lgamma, 1, (given(0, 1e6, 1e30, 3e38, -8388607.5, 8, 3.3),)),
+    ("digamma(x)", torch.digamma, 1, (given(inf, 1e30, 1e6, 2.5),)),
+    ("sinc(x)", torch.sinc, 1, (given(0, 1e-40, 1e-20, 0.1),)),
+    ("hypot(x, y)", torch.hypot, 0, (given(inf, nan, -inf, 1e38), given(nan, inf, 3, 1e38))),
+    ("logaddexp(x, y)", torch.logaddexp, 0, (given(3e38, -inf), given(3e38, -inf))),
+    ("logaddexp2(x, y)", torch.logaddexp2, 0, (given(3e38, -inf), given(3e38, -inf))),
+    ('smooth_l1(x, y, 4.0, "none")', partial(F.smooth_l1_loss, reduction="none", beta=4.0),
+     0, (given(3e38, 2, 0), given(0, 3, 6))),
+    ("norm(x, axis=1, p=0.5)", lambda x: torch.linalg.vector_norm(x, 0.5, 1), 1,
+     (given([0, 0], [0, 2], [1, 3]),)),
+    ("norm(x, axis=1, p=-1)", lambda x: torch.linalg.vector_norm(x, -1, 1), 0,
+     (given([inf, -inf], [0, 2], [1, 3]),)),
+    ('interpolate(x, 7, mode="linear")', lambda x: F.interpolate(x, 7, mode="linear"), 0,
+     (np.linspace(0, 1, 6).reshape(1, 2, 3),)),
+    ("affine_grid(x, [3, 5])", lambda x: F.affine_grid(x, [1, 1, 3, 5], False), 0,
+     (np.linspace(0, 1, 6).reshape(1, 2, 3),)),
+]
+
+
+def close(ours: Any, theirs: Any, exact: bool) -> None:
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_allclose(ours, theirs, *((1e-11, 1e-13) if exact else (2e-6, 1e-6)))
+
+
+@pytest.mark.parametrize(("text", "theirs", "order", "numbers"), NUMBERS)
+def test_extreme_numbers_give_what_pytorch_makes_of_them(
+    text: str, theirs: Theirs, order: int, numbers: tuple[Any, ...]
+) -> None:
+    arrays = dict(zip("xy", numbers, strict=False))
+    exact = numbers[0].dtype == np.float64
+    close(made(text, order, arrays), theirs_made(theirs, order, arrays), exact and order < 1)
+
+
+WITH_GRADIENTS: list[tuple[str, Theirs]] = [
+    (f'grid_sample(x, y, "{mode}", "{padding}", {corners})',
+     partial(F.grid_sample, mode=mode, padding_mode=padding, align_corners=corners))
+    for mode in ("bilinear", "nearest") for padding in ("border", "reflection")
+    for corners in (True, False)]
+
+
+@pytest.mark.parametrize(("text", "theirs"), WITH_GRADIENTS)
+def test_places_on_the_border_of_an_image_have_pytorchs_gradient(text: str, theirs: Theirs
+                                                                 ) -> None:
+    """The grid is that which changes nothing, if corners are aligned."""
+    axis = np.linspace(-1, 1, 3, dtype=np.float32)
+    grid = np.stack(np.meshgrid(axis, axis), -1)[None]
+    image = np.random.default_rng(0).normal(size=(1, 2, 3, 3)).astype(np.float32)
+    swapped = text.replace("(x, y,", "(y, x,")
+    arrays = {"x": grid, "y": image}
+    close(made(swapped, 1, arrays), theirs_made(lambda x, y: theirs(y, x), 1, arrays), False)
+
+
+NOTHING = np.zeros(0, np.int64)
+ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
+EMPTY: list[tuple[str, Theirs, tuple[Any, ...]]] = [
+    ("cummax(x, 1)[0]", lambda x: torch.cummax(x, 1)[0], (ROWS[:, :0],)),
+    ("cummin(x, 0)[1]", lambda x: torch.cummin(x, 0)[1], (ROWS[:0],)),
+    ("index_copy(x, y, x[:0], 0)", lambda x, y: torch.index_copy(x, 0, y, x[:0]), (ROWS, NOTHING)),
+    ("scatter(x, y[:, None], 2, 0)", lambda x, y: torch.scatter(x, 0, y[:, None], 2),
+     (ROWS, NOTHING)),
+    ('scatter_reduce(x, y[:, None], x[:0, :1], 0, "max")',
+     lambda x, y: torch.scatter_reduce(x, 0, y[:, None], x[:0, :1], "amax"), (ROWS, NOTHING)),
+    ('embedding_bag(y, x, y, 2, "max")',
+     lambda x, y: F.embedding_bag(y, x, torch.tensor([0, 0]), mode="max"), (ROWS, NOTHING)),
+    ("segment_max(x[:0], y, 2)", lambda x, y: torch.full((2, 2), -inf), (ROWS, NOTHING)),
+    ("slice(x, 0, stop=2)", lambda x: x[:2], (ROWS,)),
+    ("slice(x, 0, 1)", lambda x: x[1:], (ROWS,)),
+    ("x[None:2]", lambda x: x[None:2], (ROWS,)),
+]
+
+
+@pytest.mark.parametrize(("text", "theirs", "arrays"), EMPTY, ids=lambda given: str(given)[:30])
+def test_nothing_and_what_is_left_out_count_as_in_pytorch(
+    text: str, theirs: Theirs, arrays: tuple[Any, ...]
+) -> None:
+    named = dict(zip("xy", arrays, strict=False))
+    close(made(text, 0, named), theirs_made(theirs, 0, named), True)
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_place_in_a_tensor_without_places_is_refused_only_where_it_is_read(chosen: bool) -> None:
+    least = 0 if chosen else 2
+    source = f"""
+        def f(x: f32[2], k: i64[2], t: f32[0]):
+            y[n] = where(x[n] > {least}, t[k[n]], x[n])
+            return y
+    """
+    arrays = {"x": np.ones(2, np.float32), "k": np.zeros(2, np.int64), "t": np.zeros(0, np.float32)}
+    if not chosen:
+        np.testing.assert_array_equal(call(program(source), "f", **arrays), [1, 1])
+        return
+    with pytest.raises(UserError, match="outside a dimension of 0"):
+        call(program(source), "f", **arrays)
+
+
+def test_places_of_a_tensor_without_places_are_refused_when_compiled() -> None:
+    with pytest.raises(UserError, match="has no places to take"):
+        made("x[:0][y]", 0, {"x": np.ones(2, np.float32), "y": np.zeros(2, np.int64)})
+
+
+@pytest.mark.parametrize("rows", range(1, 6))
+@pytest.mark.parametrize("settings", [(2, 2, 0, 1), (3, 5, 1, 1), (4, 3, 0, 1), (2, 4, 1, 2)])
+def test_the_last_window_of_a_pool_may_be_the_only_one(rows: int, settings: tuple[int, ...]
+                                                       ) -> None:
+    x = np.random.default_rng(0).normal(size=(1, 2, rows)).astype(np.float32)
+    if settings[3] > rows:  # PyTorch makes of a window without elements what it finds in memory
+        with pytest.raises(UserError, match="a window has no element"):
+            made(f"max_pool1d(x, {', '.join(map(str, settings))}, True)", 0, {"x": x})
+        return
+    size, stride, padding, dilation = settings
+    text = f"max_pool1d(x, {size}, {stride}, {padding}, {dilation}, True)"
+    theirs = partial(F.max_pool1d, kernel_size=size, stride=stride, padding=padding,
+                     dilation=dilation, ceil_mode=True)
+    try:
+        wanted = theirs_made(theirs, 1, {"x": x})
+    except RuntimeError:
+        with pytest.raises(UserError):
+            made(text, 1, {"x": x})
+        return
+    close(made(text, 1, {"x": x}), wanted, False)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes_are_smoothed_to_bytes(mode: str) -> None:
+    x = np.random.default_rng(3).integers(0, 256, (1, 3, 20, 7)).astype(np.uint8)
+    ours = made(f'interpolate(x, [6, 9], mode="{mode}", antialias=True)', 0, {"x": x})
+    theirs = F.interpolate(torch.from_numpy(x), [6, 9], mode=mode, antialias=True).numpy()
+    assert ours.dtype == np.uint8
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_list_of_numbers_that_is_cast_keeps_their_digits() -> None:
+    x = np.ones(3)
+    lines = "x\n    t = f64([0.1, 0.2, 0.3])\n    y[n] = x[n] * t[n]"
+    lines = lines.replace("y[n]", "z[n]") + "\n    y = z"
+    np.testing.assert_array_equal(made(lines, 0, {"x": x}), [0.1, 0.2, 0.3])
