@@ -30,7 +30,8 @@ def made(lines: str, order: int, arrays: dict[str, np.ndarray[Any, Any]]) -> lis
     typed = ", ".join(f"{name}: {DTYPES[str(a.dtype)]}{list(a.shape)}"
                       for name, a in arrays.items())
     text = f"def f({typed}):\n    y = {lines}\n"
-    text += "    g = grad(sum(y), x)\n" * (order > 0) + "    h = grad(sum(g * g), x)\n" * (order > 1)
+    steps = ["    g = grad(sum(y), x)\n", "    h = grad(sum(g * g), x)\n"]
+    text += "".join(steps[:order])
     text += f"    return {'ygh'[order]}\n"
     with np.errstate(all="ignore"):
         module = differentiate(module_of(program(text), "f", arrays))
@@ -46,6 +47,12 @@ def theirs_made(function: Theirs, order: int, arrays: dict[str, np.ndarray[Any, 
         return y.detach().numpy()
     (g,) = torch.autograd.grad(y.sum(), x, create_graph=order > 1)
     return (g if order == 1 else torch.autograd.grad((g * g).sum(), x)[0]).numpy()
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """The first of the features of ones, turned in halves."""
+    angle = torch.arange(1000, 1000 + x.shape[1], dtype=torch.float64)
+    return (torch.cos(angle) - torch.sin(angle))[None, :, None, None]
 
 
 # By how often they are differentiated. Beside x there may be a y.
@@ -69,6 +76,20 @@ NUMBERS: list[tuple[str, Theirs, int, tuple[Any, ...]]] = [
      (given([0, 0], [0, 2], [1, 3]),)),
     ("norm(x, axis=1, p=-1)", lambda x: torch.linalg.vector_norm(x, -1, 1), 0,
      (given([inf, -inf], [0, 2], [1, 3]),)),
+    *((f"{name}(x)", function, 2, (given(0, 0.5, -2, dtype=np.float64),)) for name, function in {
+        "softplus": F.softplus, "log_sigmoid": F.logsigmoid, "mish": F.mish}.items()),
+    ("bce_with_logits(x, y)", F.binary_cross_entropy_with_logits, 2,
+     (given(0, 0, 2, dtype=np.float64), given(0, 1, 0.5, dtype=np.float64))),
+    ("logaddexp(x, y)", torch.logaddexp, 2,
+     (given(0, 1, 2, dtype=np.float64), given(0, 1, 0.5, dtype=np.float64))),
+    ("log_softmax(x)", partial(torch.log_softmax, dim=-1), 0, (given(1e6, 1e6 + 1, 1e6 - 2),)),
+    ("cross_entropy(x, y)", F.cross_entropy, 0,
+     (given([1e6, 1e6 + 1, 1e6 - 2], [-1e7, -1e7, -1e7]), np.array([1, 2]))),
+    ("cross_entropy(x, y, smoothing=0.1)", partial(F.cross_entropy, label_smoothing=0.1), 0,
+     (given([1e6, 1e6 + 1, 1e6 - 2], [-1e7, -1e7, -1e7]), np.array([1, 2]))),
+    ("soft_cross_entropy(x[None], y[None])", lambda x, y: F.cross_entropy(x[None], y[None]), 0,
+     (given(1e6, 1e6 + 1, 1e6 - 2), given(0.5, 0.25, 0.25))),
+    ("rotary(x, start=1000)[..., :1]", turned, 0, (np.ones((1, 3, 1, 6)),)),
     ('interpolate(x, 7, mode="linear")', lambda x: F.interpolate(x, 7, mode="linear"), 0,
      (np.linspace(0, 1, 6).reshape(1, 2, 3),)),
     ("affine_grid(x, [3, 5])", lambda x: F.affine_grid(x, [1, 1, 3, 5], False), 0,
