@@ -149,7 +149,7 @@ EMPTY: list[tuple[str, Theirs, tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "theirs", "arrays"), EMPTY, ids=lambda given: str(given)[:30])
+@pytest.mark.parametrize(("text", "theirs", "arrays"), EMPTY)
 def test_nothing_and_what_is_left_out_count_as_in_pytorch(
     text: str, theirs: Theirs, arrays: tuple[Any, ...]
 ) -> None:
