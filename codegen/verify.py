@@ -113,13 +113,18 @@ class _Verifier:
                known: Mapping[str, Interval | None]) -> None:
         if tensor not in self.elements:
             raise self.fail(f"{tensor} is not a tensor of it", s)
+        if mask is not None:
+            return
         place = _interval(index, known)
-        if mask is None and place is not None and not (
-            place[0] >= 0 and place[1] < self.elements[tensor]
-        ):
+        if place is not None and not self.holds(tensor, place):
+            place = _by_digits(index, known, self.ints)
+        if place is not None and not self.holds(tensor, place):
             raise self.fail(
                 f"the index {show(index)} runs from {place[0]} to {place[1]} in {tensor}, which "
                 f"has {self.elements[tensor]} elements", s)
+
+    def holds(self, tensor: str, place: Interval) -> bool:
+        return place[0] >= 0 and place[1] < self.elements[tensor]
 
     def written(self, s: Statement, tensor: str, index: Expr, loops: tuple[Loop, ...],
                 kept: Iterable[Kept]) -> None:
@@ -269,6 +274,31 @@ def _interval(expr: Expr, known: Mapping[str, Interval | None]) -> Interval | No
             inner = _interval(arg, known)
             return None if inner is None else (-inner[1], -inner[0])
     return None
+
+
+def _by_digits(
+    index: Expr, known: Mapping[str, Interval | None], ints: Mapping[str, int]
+) -> Interval | None:
+    """Bounds of a sum in which a variable stands beside its remainder, as in `d + 1 - 2*(d % 2)`:
+    those of its quotient and its remainder, neither of which says anything of the other."""
+    factors: dict[Expr, int] = {}
+    for factor, expr in _summands(index, 1, ints):
+        factors[expr] = factors.get(expr, 0) + factor
+    for expr in list(factors):
+        match expr:
+            case Call("mod", (whole, Const(by))) if whole in factors:
+                factor = factors.pop(whole)
+                factors[expr] += factor
+                quotient = Call("floordiv", (whole, Const(by, "i64")))
+                factors[quotient] = factors.get(quotient, 0) + factor * int(by)
+    low = high = 0
+    for expr, factor in factors.items():
+        bounds = _interval(expr, known)
+        if bounds is None:
+            return None
+        ends = sorted(factor * end for end in bounds)
+        low, high = low + ends[0], high + ends[1]
+    return low, high
 
 
 def _of_call(fn: str, a: Interval, b: Interval) -> Interval | None:

@@ -33,7 +33,7 @@ COUNTS = {
     "causal_attention": "b*g*i*j*(2*d + 4) + b*h*i*j*(2 + 19) + b*h*i*j*(1 + 4) + b*g*i*c*2*j",
     # rows
     "softmax": "I*n*(1 + 17) + I*k + I*n*4",
-    "log_softmax": "I*n*(1 + 18) + I*17 + I*n",
+    "log_softmax": "I*n*(1 + 18) + I*16 + 2*I*n",
     "layer_norm": "I*(n + 4) + I*(2*n + 4) + 2*I*n + I*(2*n + 4) + I*n*(1 + 4 + 4)",
     "rms_norm": "I*(2*n + 4 + 1 + 4) + I*n",
     "normalize": "i*j*2*k + i*j*(2 + 4) + I*n*(1 + 4)",
