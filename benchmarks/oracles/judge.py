@@ -49,6 +49,8 @@ class Verdict:
 
 RIGHT = Verdict("right")
 
+Begin = Callable[[], None]
+
 
 class Wrong(Exception):
     """A result that differs."""
@@ -71,8 +73,13 @@ class Trial:
     verdict: Verdict | None = None
 
 
-def prepare(case: Case, laid: Iterable[Placement]) -> Trial:
-    """Judge a case by the reference evaluator, then compile it as it is and in placements."""
+def idle() -> None:
+    """For whom it is nothing that a step begins."""
+
+
+def prepare(case: Case, laid: Iterable[Placement], begin: Begin = idle) -> Trial:
+    """Judge a case by the reference evaluator, then compile it as it is and in placements. `begin`
+    is called before every plan."""
     trial = Trial(case)
     trial.verdict = _guarded(partial(_settle, trial))
     if trial.verdict is RIGHT:
@@ -80,6 +87,7 @@ def prepare(case: Case, laid: Iterable[Placement]) -> Trial:
     if trial.verdict is RIGHT:
         trial.verdict = None
         for mesh, members in _together(case, [None, *laid]):
+            begin()
             verdict = _guarded(partial(_compile, trial, mesh, members))
             if verdict is not RIGHT:
                 trial.verdict = verdict
@@ -87,10 +95,11 @@ def prepare(case: Case, laid: Iterable[Placement]) -> Trial:
     return trial
 
 
-def conclude(trial: Trial) -> Verdict:
-    """Run the plans of a trial, if nothing has been found yet."""
+def conclude(trial: Trial, begin: Begin = idle) -> Verdict:
+    """Run the plans of a trial, if nothing has been found yet, with `begin` before each."""
     if trial.verdict is None:
         for planned in trial.plans:
+            begin()
             trial.verdict = _guarded(partial(_run, trial.case, planned))
             if trial.verdict is not RIGHT:
                 break

@@ -1,19 +1,25 @@
 """Processes that judge, of which none is trusted to come back.
 
 Each takes one operator after another, and says before every step which sample it is at. One that
-says nothing for too long is ended and counts as a `hang`, one that dies as a `crash`, of that
-sample; another process then goes on behind it. They are forked from one that has imported torch.
+says nothing for too long is asked where it stands and ended, and counts as a `hang`, one that dies
+as a `crash`, of that sample; another process then goes on behind it. They are forked from one that
+has imported torch.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing as mp
+import os
+import signal
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 from benchmarks.oracles.judge import Verdict
 
@@ -110,10 +116,14 @@ def _started(context: mp.context.ForkServerContext, work: Work
 
 
 def _serve(pipe: Connection, work: Work) -> None:
+    stack = _stack_of(os.getpid()).open("w")
+    faulthandler.register(signal.SIGUSR1, stack)
     while True:
         try:
             job = pipe.recv()
         except EOFError:
+            stack.close()
+            _stack_of(os.getpid()).unlink()
             return
         work(job, pipe.send)
         pipe.send(Finished())
@@ -134,6 +144,7 @@ def _step(worker: _Worker) -> str:
         message = worker.pipe.recv() if worker.pipe.poll() else None
     except (EOFError, OSError):
         worker.process.join(timeout=5)
+        _stack_of(worker.process.pid).unlink(missing_ok=True)
         return _lost(worker, Verdict("crash", f"the process died: {_died(worker.process)}"))
     match message:
         case Finished():
@@ -143,11 +154,29 @@ def _step(worker: _Worker) -> str:
         case At():
             worker.at = message
         case None:
+            place = _place(worker.process)
             worker.process.kill()
             worker.process.join()
-            return _lost(worker, Verdict("hang", f"nothing for {worker.at.seconds:g} seconds"))
+            said = f"sample {worker.at.sample}: nothing for {worker.at.seconds:g} seconds, {place}"
+            return _lost(worker, Verdict("hang", said))
     worker.since = time.monotonic()
     return "busy"
+
+
+def _stack_of(pid: int | None) -> Path:
+    return Path(tempfile.gettempdir(), f"coverage-{pid}.stack")
+
+
+def _place(process: ForkServerProcess) -> str:
+    """The innermost functions of the threads of a process, as its fault handler tells them."""
+    stack = _stack_of(process.pid)
+    if process.pid is None or not stack.exists():
+        return "before it began"
+    os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(0.5)
+    lines = [line.strip() for line in stack.read_text().splitlines()]
+    stack.unlink()
+    return "in " + "; ".join([line for line in lines if line.startswith("File")][:12])
 
 
 def _died(process: ForkServerProcess) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,7 @@ from benchmarks.oracles.judge import Verdict
 from benchmarks.oracles.placements import Placement, placements
 from benchmarks.oracles.pool import TOGETHER, At, Job, Judged, Send
 
-SECONDS = 30.0  # that a step of a sample may take
+SECONDS = 30.0  # that a plan of a sample, or a run of one, may take
 BAD = 1000  # bad calls are numbered from here
 
 torch.set_num_threads(1)
@@ -39,21 +40,23 @@ def work(job: Job, send: Send) -> None:
     for number, (case, laid) in enumerate(_laid(job)):
         if number in job.known:
             continue
-        send(At(number, SECONDS))
+        begin = partial(send, At(number, SECONDS))
+        begin()
         if isinstance(case, Refusal):
             send(Judged(number, Verdict("refused", f"{case.reason} -- {case.name}")))
             continue
-        trial = judge.prepare(case, laid)
+        trial = judge.prepare(case, laid, begin)
         if job.apart:
             judge.compile_kernels([trial])
-            send(Judged(number, _named(judge.conclude(trial), case)))
+            send(Judged(number, _named(judge.conclude(trial, begin), case)))
         else:
             trials.append((number, trial))
     send(At(TOGETHER, SECONDS * max(1, len(trials))))
     judge.compile_kernels([trial for _, trial in trials])
     for number, trial in trials:
-        send(At(number, SECONDS))
-        send(Judged(number, _named(judge.conclude(trial), trial.case)))
+        begin = partial(send, At(number, SECONDS))
+        begin()
+        send(Judged(number, _named(judge.conclude(trial, begin), trial.case)))
     if job.suite == "opinfo":
         _bad(job, send)
 
