@@ -215,6 +215,37 @@ def test_images_of_bytes_are_smoothed_to_bytes(mode: str) -> None:
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("full([-1], 2)", "a size is at least 0"),
+    ("weight_norm(x, x, 5)", "axis 5 of a tensor of rank 2"),
+    ("layer_norm(x, axes=3)", "are among those of x"),
+    ("gumbel_softmax(x, temperature=0.0)", "the temperature is above 0"),
+    ("rotary(x[None, :, None], base=-1.0)", "the base is above 0"),
+    ("normal([2], std=-1.0)", "a standard deviation is at least 0"),
+    ("trunc_normal([2], std=0.0)", "the standard deviation is above 0"),
+    ("rrelu(x, lower=2.0, upper=1.0)", "is at most the upper"),
+    ("pad(x, 1)", "a pair for each axis, as in"),
+    ('pad(x[:0], [[1, 1], [0, 0]], 0, "replicate")', "there is nothing to replicate"),
+])
+def test_settings_without_a_meaning_are_refused_where_they_are_written(text: str, wanted: str
+                                                                       ) -> None:
+    with pytest.raises(UserError, match=wanted) as caught:
+        made(text, 0, {"x": np.ones((3, 4), np.float32)})
+    span = caught.value.diagnostics[0].span
+    assert span is not None
+    assert (span.file, span.line) == ("test.ab", 2)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_weights_have_their_lengths_along_any_axis(axis: int) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    lengths = np.linspace(1, 2, x.shape[axis], dtype=np.float32)
+    lengths = lengths.reshape((-1, 1) if axis == 0 else (1, -1))
+    ours = made(f"weight_norm(x, y, {axis})", 0, {"x": x, "y": lengths})
+    theirs = torch._weight_norm(torch.from_numpy(x), torch.from_numpy(lengths), axis % 2)
+    np.testing.assert_allclose(ours, theirs.numpy(), 1e-6)
+
+
 @pytest.mark.parametrize("mesh", [Mesh(), Mesh.of(data=2)])
 def test_neighbours_that_change_places_are_compiled(mesh: Mesh) -> None:
     """No read of it leaves its tensor, though the least of each of its terms would."""
