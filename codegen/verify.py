@@ -13,6 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from anabranch.codegen.kernel import (
     Check,
@@ -33,9 +36,11 @@ from anabranch.codegen.kernel import (
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.expr import Call, Const, Expr, add, integer, mul
 from anabranch.ir.index import conjuncts
+from anabranch.ir.scalar import PRIMITIVES
 
 Interval = tuple[int, int]  # inclusive
 UNBOUNDED = 1 << 62
+MOST_TRIED = 1 << 20  # values of the variables of some terms
 
 
 def verify(kernel: Kernel, ints: Mapping[str, int], elements: Mapping[str, int]) -> None:
@@ -117,7 +122,7 @@ class _Verifier:
             return
         place = _interval(index, known)
         if place is not None and not self.holds(tensor, place):
-            place = _by_digits(index, known, self.ints)
+            place = _tried(index, known, self.ints)
         if place is not None and not self.holds(tensor, place):
             raise self.fail(
                 f"the index {show(index)} runs from {place[0]} to {place[1]} in {tensor}, which "
@@ -276,29 +281,54 @@ def _interval(expr: Expr, known: Mapping[str, Interval | None]) -> Interval | No
     return None
 
 
-def _by_digits(
+def _tried(
     index: Expr, known: Mapping[str, Interval | None], ints: Mapping[str, int]
 ) -> Interval | None:
-    """Bounds of a sum in which a variable stands beside its remainder, as in `d + 1 - 2*(d % 2)`:
-    those of its quotient and its remainder, neither of which says anything of the other."""
-    factors: dict[Expr, int] = {}
-    for factor, expr in _summands(index, 1, ints):
-        factors[expr] = factors.get(expr, 0) + factor
-    for expr in list(factors):
-        match expr:
-            case Call("mod", (whole, Const(by))) if whole in factors:
-                factor = factors.pop(whole)
-                factors[expr] += factor
-                quotient = Call("floordiv", (whole, Const(by, "i64")))
-                factors[quotient] = factors.get(quotient, 0) + factor * int(by)
+    """Bounds of a sum in which a variable stands in several terms, as in `d + 1 - 2*(d % 2)`, which
+    say something of each other: such terms take all their values, if these are not too many."""
     low = high = 0
-    for expr, factor in factors.items():
-        bounds = _interval(expr, known)
-        if bounds is None:
+    for used, terms in _coupled(_summands(index, 1, ints), ints).items():
+        bounds = [known.get(name) for name in used]
+        total: Expr = integer(0)
+        for factor, expr in terms:
+            total = add(total, mul(expr, integer(factor)))
+        found = _interval(total, known)
+        if len(terms) > 1 and None not in bounds:
+            sizes = [b[1] - b[0] + 1 for b in bounds if b is not None]
+            if math.prod(sizes) <= MOST_TRIED:
+                places = np.indices(sizes).reshape(len(sizes), -1)
+                env = {n: row + b[0] for n, row, b in zip(used, places, bounds, strict=True) if b}
+                values = _evaluated(total, {**env, **ints})
+                found = int(values.min()), int(values.max())
+        if found is None:
             return None
-        ends = sorted(factor * end for end in bounds)
-        low, high = low + ends[0], high + ends[1]
+        low, high = low + found[0], high + found[1]
     return low, high
+
+
+def _coupled(
+    summands: Sequence[tuple[int, Expr]], ints: Mapping[str, int]
+) -> dict[tuple[str, ...], list[tuple[int, Expr]]]:
+    """The terms of a sum, together where they have variables in common; by these variables."""
+    groups: dict[tuple[str, ...], list[tuple[int, Expr]]] = {}
+    for factor, expr in summands:
+        used = names(expr) - ints.keys()
+        met = [group for group in groups if used.intersection(group)]
+        terms = [term for group in met for term in groups.pop(group)]
+        every = tuple(sorted(used.union(*met)))
+        groups[every] = [*groups.get(every, ()), *terms, (factor, expr)]
+    return groups
+
+
+def _evaluated(expr: Expr, env: Mapping[str, Any]) -> Any:
+    match expr:
+        case Ref(name):
+            return env[name]
+        case Const(value, _):
+            return np.int64(value)
+        case Call(fn, args):
+            return PRIMITIVES[fn].evaluate(*(_evaluated(arg, env) for arg in args))
+    raise CompilerBug(f"{show(expr)} is no index")
 
 
 def _of_call(fn: str, a: Interval, b: Interval) -> Interval | None:
@@ -339,8 +369,8 @@ def _summands(expr: Expr, factor: int, ints: Mapping[str, int]) -> list[tuple[in
             return _summands(a, factor, ints) + _summands(b, factor, ints)
         case Call("sub", (a, b)):
             return _summands(a, factor, ints) + _summands(b, -factor, ints)
-        case Call("mul", (a, Ref(name))) if name in ints:
+        case Call("mul", (a, Ref(name)) | (Ref(name), a)) if name in ints:
             return _summands(a, factor * ints[name], ints)
-        case Call("mul", (a, Const(value))):
+        case Call("mul", (a, Const(value)) | (Const(value), a)):
             return _summands(a, factor * int(value), ints)
     return [(factor, expr)]
