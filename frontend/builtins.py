@@ -73,22 +73,23 @@ def invoke(
     function: Builtin, call: Call, args: Sequence[Argument], keywords: dict[str, Argument]
 ) -> object:
     """Call a builtin; arguments that do not fit are the user's mistake."""
-    signature = _signature(function.run)
-    try:
-        bound = signature.bind(call, *(a.value for a in args),
-                               **{k: a.value for k, a in keywords.items()})
-    except TypeError:
+    if not _fits(function.run, len(args), tuple(keywords)):
         shown = ", ".join(str(p).split(":")[0] + ("=..." if p.default is not p.empty else "")
-                          for p in list(signature.parameters.values())[1:])
+                          for p in list(inspect.signature(function.run).parameters.values())[1:])
         raise certain(f"'{function.name}' is called with arguments that do not fit", call.span,
-                      help=f"it is {function.name}({shown})") from None
-    return function.run(*bound.args, **bound.kwargs)
+                      help=f"it is {function.name}({shown})")
+    return function.run(call, *(a.value for a in args), **{k: a.value for k, a in keywords.items()})
 
 
 @functools.cache
-def _signature(run: _Run) -> inspect.Signature:
-    """Looked up once: it takes longer than most builtins do."""
-    return inspect.signature(run)
+def _fits(run: _Run, count: int, keywords: tuple[str, ...]) -> bool:
+    """Whether a builtin takes so many arguments and these names, besides the call. Asked once: it
+    takes longer than most builtins do."""
+    try:
+        inspect.signature(run).bind(None, *[None] * count, **dict.fromkeys(keywords))
+    except TypeError:
+        return False
+    return True
 
 
 # ---- Scalar functions

@@ -53,14 +53,13 @@ def _outweighs(higher: str, lower: str) -> str:
 
 def is_large(element: Element, most: int = LARGE) -> bool:
     """Whether an expression is so large or deep that a statement of its own is worth its while."""
-    waiting, parts = [(element.expr, 1)], 0
-    while waiting:
-        node, depth = waiting.pop()
-        parts += 1
-        if parts > most or depth > DEEP:
-            return True
-        waiting += [(child, depth + 1) for child in children(node)]
-    return False
+    parts, row = 0, [element.expr]
+    for _ in range(DEEP):
+        row = [child for node in row for child in children(node)]
+        parts += len(row)
+        if not row or parts >= most:
+            break
+    return bool(row)
 
 
 def gives_way(element: Element, dtype: str) -> bool:

@@ -28,7 +28,7 @@ from anabranch.ir.expr import (
 )
 from anabranch.ir.types import integers
 
-LEAST = integers("i64")[0]
+LEAST, MOST = integers("i64")[0], integers("i64")[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def interval(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
 
 def exact(bounds: tuple[int, int]) -> tuple[int, int] | None:
     """The bounds, if nothing between them wraps."""
-    return bounds if bounds == tuple(map(wrapped, bounds)) else None
+    return bounds if bounds[0] >= LEAST and bounds[1] <= MOST else None
 
 
 def _bounds(fn: str, sides: list[tuple[int, int]]) -> tuple[int, int] | None:
@@ -195,13 +195,16 @@ def decide(condition: Expr, extents: Mapping[str, int]) -> bool | None:
             return _decide_both(fn, [decide(side, extents) for side in sides])
         case Call("lt" | "le" | "gt" | "ge" | "eq" | "ne" as fn, (a, b)):
             gap = interval(sub(a, b), extents)
-            wraps = any(_may_wrap(side, extents) for side in (a, b))
-            return None if gap is None or wraps else _decide_gap(fn, *gap)
+            known = None if gap is None else _decide_gap(fn, *gap)
+            wraps = known is not None and (_may_wrap(a, extents) or _may_wrap(b, extents))
+            return None if wraps else known
     return None
 
 
 def _may_wrap(expr: Expr, extents: Mapping[str, int]) -> bool:
     """Whether a form reaches beyond i64, so that a difference does not tell which is less."""
+    if isinstance(expr, Var | Const):
+        return False
     form = affine(expr)
     known = form is not None and all(extents.get(name, 0) > 0 for name, _ in form.terms)
     return form is not None and known and exact(form.bounds(extents)) is None
