@@ -21,6 +21,7 @@ ACTIVATIONS = [
     Example("silu", F.silu),
     Example("gelu", F.gelu),
     Example("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+    Example("log1p_exp", lambda x: torch.logaddexp(x, torch.zeros_like(x))),
     Example("softplus", F.softplus),
     Example("softplus", lambda x: F.softplus(x, 2.0, 1.0),
             {"x": [6], "beta": 2.0, "threshold": 1.0}),
