@@ -10,6 +10,7 @@ under pytest-xdist too; those with `...` are checked as they are, never rewritte
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import os
 import re
@@ -173,6 +174,11 @@ class GoldenItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, self.golden.block.start - 1, self.name
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: it is not searched for garbage again and again."""
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

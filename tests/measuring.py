@@ -8,13 +8,10 @@ from collections.abc import Callable
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """What a call takes. What tests before it have left on the heap is set aside: a collection of
-    all that may take seconds, and happens at any time."""
-    gc.collect()
+    """What a call takes. What tests before it have left on the heap is set aside for good: to look
+    through all that takes seconds, and happens at any time."""
+    gc.collect(1)
     gc.freeze()
-    try:
-        start = time.process_time()
-        work()
-        return time.process_time() - start
-    finally:
-        gc.unfreeze()
+    start = time.process_time()
+    work()
+    return time.process_time() - start
