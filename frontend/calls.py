@@ -68,12 +68,8 @@ def _call(node: s.Call, frame: Frame) -> object:
         return reduction(node, frame)
     callee = evaluate(node.function, frame if isinstance(node.function, s.Name) else frame.whole())
     inner = frame.called()
-    if isinstance(callee, Builtin) and callee.name == "where":
-        if frame.index is not None:
-            return _lazy_where(node, frame)
-        plain = not node.keywords and not any(isinstance(arg, s.Star) for arg in node.args)
-        if plain and len(node.args) == 3:
-            return _chosen_where(callee, node, inner)
+    if isinstance(callee, Builtin) and callee.name == "where" and (parts := _written(node)):
+        return _lazy_where(callee, parts, inner, node.span)
     args = _arguments(node, inner)
     keywords = {k.name: Argument(evaluate(k.value, inner), k.span) for k in node.keywords}
     return call(callee, args, keywords, frame, node.span)
@@ -89,33 +85,35 @@ def _arguments(node: s.Call, frame: Frame) -> list[Argument]:
     return found
 
 
-def _chosen_where(where: Builtin, node: s.Call, frame: Frame) -> object:
-    """Of whole values too, what a condition known when compiling leaves out is not evaluated."""
-    condition, *branches = node.args
+def _written(node: s.Call) -> list[s.Expr]:
+    """The condition and the two values of a `where`; nothing if they are not written one by one."""
+    named = {keyword.name: keyword.value for keyword in node.keywords}
+    given = {**dict(zip(("condition", "yes", "no"), node.args, strict=False)), **named}
+    apart = len(given) == len(node.args) + len(named) == 3 and given.keys() == {
+        "condition", "yes", "no"} and not any(isinstance(arg, s.Star) for arg in node.args)
+    return [given["condition"], given["yes"], given["no"]] if apart else []
+
+
+def _lazy_where(where: Builtin, parts: list[s.Expr], frame: Frame, span: Span) -> object:
+    """What a condition known when compiling leaves out is not evaluated, and in index notation the
+    others are evaluated under their condition."""
+    condition, *branches = parts
     value = evaluate(condition, frame)
     if isinstance(value, bool):
-        return evaluate(branches[0 if value else 1], frame)
-    args = [Argument(value, condition.span),
-            *(Argument(evaluate(arg, frame), arg.span) for arg in branches)]
-    return call(where, args, {}, frame, node.span)
-
-
-def _lazy_where(node: s.Call, frame: Frame) -> Element:
-    """In index notation a branch is evaluated under its condition."""
-    if len(node.args) != 3 or node.keywords:
-        raise fail("'where' takes a condition and two values", node.span)
-    value = evaluate(node.args[0], frame)
-    if isinstance(value, bool):
-        chosen = node.args[1 if value else 2]
-        return as_element(evaluate(chosen, frame), frame, chosen.span)
-    condition = as_element(value, frame, node.args[0].span)
-    index = frame.index
-    assert index is not None
-    branches = []
-    for arg, holds in zip(node.args[1:], (condition.expr, negated(condition.expr)), strict=True):
-        inner = replace(frame, index=replace(index, conditions=(*index.conditions, holds)))
-        branches.append(as_element(evaluate(arg, inner), inner, arg.span))
-    return elements.apply("where", [condition, *branches], node.span)
+        chosen = branches[0 if value else 1]
+        found = evaluate(chosen, frame)
+        return found if frame.index is None else as_element(found, frame, chosen.span)
+    if frame.index is None:
+        args = [Argument(value, condition.span),
+                *(Argument(evaluate(arg, frame), arg.span) for arg in branches)]
+        return call(where, args, {}, frame, span)
+    test = as_element(value, frame, condition.span)
+    under = []
+    for arg, holds in zip(branches, (test.expr, negated(test.expr)), strict=True):
+        index = replace(frame.index, conditions=(*frame.index.conditions, holds))
+        inner = replace(frame, index=index)
+        under.append(as_element(evaluate(arg, inner), inner, arg.span))
+    return elements.apply("where", [test, *under], span)
 
 
 def call(

@@ -241,6 +241,15 @@ def test_a_branch_of_whole_values_is_evaluated_where_the_condition_is_known_to_c
     close(kept, np.array([0, 3], np.float32))
 
 
+def test_a_branch_that_is_named_is_as_lazy():
+    source = program("""
+        def f(x: f32[N]):
+            y[n < N] = where(n > 0, no=0, yes=x[n - 1])
+            return y
+    """)
+    close(call(source, "f", x=np.array([4, 5, 6], np.float32)), np.array([0, 4, 5], np.float32))
+
+
 def test_shadowed_and_repeated_index_names_stay_apart():
     source = program('''
         op f(x: T[N], y: T[M]) -> T[N]:
