@@ -6,6 +6,7 @@ Triton decides once per process whether it interprets, so those tests are a file
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -85,4 +86,8 @@ def test_a_name_that_python_or_a_block_has_is_spelled_differently() -> None:
         %ROWS: f32[5, 70] = [async, i] %range[async, i] * %lambda[i]
         return %ROWS"""
     (piece,) = tile(as_one(parsed(text))).pieces
-    compile(print_kernel(piece.kernel), "kernel.py", "exec")
+    text = print_kernel(piece.kernel)
+    compile(text, "kernel.py", "exec")
+    assert {"lambda", "range", "async"}.isdisjoint(
+        node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Store))

@@ -107,8 +107,9 @@ ANGLES = [
 PROBABILITY = [
     Example("erfc", torch.erfc, {"x": [9]}, {"x": [-30, -3, -0.5, 0, 0.1, 1, 2.5, 5, 9]}),
     special("erfc", torch.erfc),
-    Example("erfinv", torch.erfinv, {"I": [6]}, {"x": [-0.9, -0.2, 0, 0.1, 0.5, 0.8]}),
-    Example("erfinv", torch.erfinv, {"I": [3]}, {"x": [-0.99999, 0.99, 0.999999]}, kink=True),
+    Example("erfinv", torch.erfinv, {"I": [8]},
+            {"x": [-0.999, -0.9, -0.2, 0, 0.1, 0.5, 0.99, 0.999]}),
+    Example("erfinv", torch.erfinv, {"I": [2]}, {"x": [-0.99999, 0.999999]}, kink=True),
     Example("erfinv", torch.erfinv, {"I": [4]}, {"x": [-1, 1, 1.5, nan]}, kink=True,
             only_values=True),
     Example("lgamma", torch.lgamma, {"I": [9]},
