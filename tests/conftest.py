@@ -14,6 +14,7 @@ import gc
 import importlib
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +175,13 @@ class GoldenItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, self.golden.block.start - 1, self.name
+
+
+@pytest.fixture(autouse=True)
+def _the_same_draws() -> None:
+    """What a test lets PyTorch draw is drawn again by its next run, whatever ran before it."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 def pytest_collection_finish() -> None:

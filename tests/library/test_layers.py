@@ -259,22 +259,24 @@ def test_hard_choices_are_drawn_by_their_probability_and_have_the_gradient_of_so
     assert np.abs(slope).max() > 0.01
 
 
-STARTS: dict[str, tuple[dict[str, object], nn.Module]] = {
-    "Linear": ({"inputs": 50, "outputs": 400}, nn.Linear(50, 400)),
-    "Conv2d": ({"inputs": 20, "outputs": 60, "size": 3, "groups": 2},
-               nn.Conv2d(20, 60, 3, groups=2)),
-    "ConvTranspose2d": ({"inputs": 20, "outputs": 60, "size": 3}, nn.ConvTranspose2d(20, 60, 3)),
-    "Bilinear": ({"first": 30, "second": 20, "outputs": 40}, nn.Bilinear(30, 20, 40)),
-    "Embedding": ({"count": 90, "dim": 40}, nn.Embedding(90, 40)),
-    "BatchNorm": ({"channels": 8}, nn.BatchNorm1d(8)),
-    "MultiHeadAttention": ({"dim": 60, "heads": 3}, nn.MultiheadAttention(60, 3)),
+STARTS: dict[str, tuple[dict[str, object], Callable[[], nn.Module]]] = {
+    "Linear": ({"inputs": 50, "outputs": 400}, lambda: nn.Linear(50, 400)),
+    "Conv2d": ({"inputs": 20, "outputs": 400, "size": 3, "groups": 2},
+               lambda: nn.Conv2d(20, 400, 3, groups=2)),
+    "ConvTranspose2d": ({"inputs": 20, "outputs": 400, "size": 3},
+                        lambda: nn.ConvTranspose2d(20, 400, 3)),
+    "Bilinear": ({"first": 30, "second": 20, "outputs": 400}, lambda: nn.Bilinear(30, 20, 400)),
+    "Embedding": ({"count": 90, "dim": 40}, lambda: nn.Embedding(90, 40)),
+    "BatchNorm": ({"channels": 8}, lambda: nn.BatchNorm1d(8)),
+    "MultiHeadAttention": ({"dim": 60, "heads": 3}, lambda: nn.MultiheadAttention(60, 3)),
 }
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_a_layer_starts_as_that_of_pytorch(name: str) -> None:
     """Its weights spread as far: to the same bound, or with the same variance."""
-    arguments, theirs = STARTS[name]
+    arguments, build = STARTS[name]
+    theirs = build()
     made = ", ".join(f"{k}={v}" for k, v in arguments.items())
     first = next(iter(theirs.state_dict()))
     training = program(f"""
@@ -298,4 +300,4 @@ def test_a_layer_starts_as_that_of_pytorch(name: str) -> None:
         if value.dtype.is_floating_point and "out_proj" not in key:
             expected = value.numpy()
             found = ours[f"layer.{key}"]
-            assert found.std() == pytest.approx(expected.std(), rel=0.25, abs=1e-6), key
+            assert found.std() == pytest.approx(expected.std(), rel=0.12, abs=1e-6), key
