@@ -8,6 +8,7 @@ damaged is not used, since a plan carries its own hash. The newest few are kept.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import sys
@@ -16,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anabranch.ir.plan import Plan, PlanError
-from anabranch.runtime.build import private_folder
+from anabranch.runtime.build import private_folder, writing_to
 from anabranch.runtime.settings import cache_folder
 
 KEPT = 64
@@ -45,22 +46,24 @@ def compiler_digest() -> str:
 
 def plan(name: str, make: Callable[[], Plan]) -> tuple[Plan, bool]:
     """The plan of this name, and whether it was there already; else it is made and kept."""
-    folder = private_folder(cache_folder() / "plans")
+    folder = private_folder(private_folder(cache_folder()) / "plans")
     path = folder / f"{name}.plan"
     if (found := _kept(path)) is not None:
         return found, True
     made = make()  # outside of any handler: what is wrong with the program is all that is shown
-    made.save(path)
-    _forget_old(folder)
+    with writing_to(folder):
+        made.save(path)
+        _forget_old(folder)
     return made, False
 
 
 def _kept(path: Path) -> Plan | None:
     try:
         found = Plan.load(path)
-        path.touch()
     except (OSError, PlanError):
         return None
+    with contextlib.suppress(OSError):  # of a cache that can only be read nothing is forgotten
+        path.touch()
     return found
 
 

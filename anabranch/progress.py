@@ -93,7 +93,7 @@ def _log(console: Console, seen: Seen, every: int, unit: str) -> None:
 def resident_bytes() -> int:
     """Memory of this process, in bytes (Linux; elsewhere 0)."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
         return 0
     return pages * 4096

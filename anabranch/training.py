@@ -83,7 +83,7 @@ class Curve:
 
     def write(self, path: Path) -> None:
         names = list(dict.fromkeys(name for each in self.reports for name in each))
-        with path.open("w", newline="") as file:
+        with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["step", "loss", *names])
             for (step, loss), given in zip(self.losses, self.reports, strict=True):
@@ -95,7 +95,7 @@ class Curve:
         curve = Curve()
         if first == 0 or not path.is_file():
             return curve
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 step, loss = int(row.pop("step")), float(row.pop("loss"))
                 if step < first:

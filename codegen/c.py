@@ -55,7 +55,7 @@ SIGNATURE = (
 
 def prelude() -> str:
     """What kernels call: goes before them in every translation unit."""
-    return (Path(__file__).parent / "prelude.c").read_text()
+    return (Path(__file__).parent / "prelude.c").read_text(encoding="utf-8")
 
 
 def kernel_text(kernel: Kernel) -> KernelText:

@@ -45,7 +45,7 @@ class Census:
 def load(text: KernelText, folder: Path) -> Any:
     """The file of a kernel as a module; the kernel is its attribute `text.symbol`."""
     path = folder / f"{text.symbol}.py"
-    path.write_text(text.source)
+    path.write_text(text.source, encoding="utf-8")
     found = importlib.util.spec_from_file_location(text.symbol, path)
     assert found is not None
     assert found.loader is not None

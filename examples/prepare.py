@@ -51,7 +51,7 @@ def movielens() -> Arrays:
 def _columns(kind: str) -> dict[str, NDArray[np.str_]]:
     """The columns of a file of MovieLens-100k; a name stands before the colon of its title."""
     path = files("recbole") / "dataset_example" / "ml-100k" / f"ml-100k.{kind}"
-    head, *lines = (line.split("\t") for line in path.read_text().splitlines())
+    head, *lines = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
     return {name.partition(":")[0]: np.array(column)
             for name, column in zip(head, zip(*lines, strict=True), strict=True)}
 

@@ -1,15 +1,11 @@
 """The parser tables for `grammar.lark`, and indentation.
 
-Building the tables takes 130 ms, so they are kept in the user's cache directory. Lark stores them
-as a pickle, which can run code when loaded; so the file is used only from a directory that belongs
-to this user and that nobody else can write to. Otherwise the tables are built each time.
+Building the tables takes 130 ms, so they are kept for the next start.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +13,8 @@ from pathlib import Path
 import lark
 from lark import Lark, Token
 from lark.indenter import PythonIndenter
+
+from anabranch.frontend.kept import aside, cache_file, put
 
 # Brackets and ends of lines that are in no string, comment or joined line.
 SCAN = re.compile(
@@ -56,6 +54,17 @@ class Indentation(PythonIndenter):
 @functools.cache
 def parser() -> Lark:
     """Parses from `module` or from `expression`, to trees with positions."""
+    path = cache_file("grammar", GRAMMAR.read_bytes(), lark.__version__.encode())
+    if path is None or path.exists():
+        return _parser(path)
+    written = aside(path)
+    made = _parser(written)
+    put(written, path)
+    return made
+
+
+def _parser(tables: Path | None) -> Lark:
+    """Its tables are read from this file; where there is none, they are written to it."""
     return Lark(
         GRAMMAR.read_text(encoding="utf-8"),
         parser="lalr",
@@ -63,18 +72,5 @@ def parser() -> Lark:
         postlex=Indentation(),
         propagate_positions=True,
         maybe_placeholders=True,
-        cache=cache_file() or False,
+        cache=str(tables) if tables else False,
     )
-
-
-def cache_file() -> str | None:
-    """Where the tables of this grammar and this lark are kept; None if no place is safe."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anabranch"
-    key = hashlib.sha256(GRAMMAR.read_bytes() + lark.__version__.encode()).hexdigest()[:16]
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except (OSError, RuntimeError):
-        return None
-    is_ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return str(folder / f"grammar-{key}") if is_ours else None

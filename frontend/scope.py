@@ -8,8 +8,7 @@ library (`std/*.ab`) is one scope; its trees are cached, because parsing is most
 from __future__ import annotations
 
 import functools
-import hashlib
-import os
+import inspect
 import pickle
 import re
 from dataclasses import dataclass, field
@@ -21,10 +20,10 @@ from anabranch.frontend.builtins import ROOT
 from anabranch.frontend.check import check
 from anabranch.frontend.evaluate import LIBRARY, Frame, evaluate
 from anabranch.frontend.expressions import assign
-from anabranch.frontend.grammar import GRAMMAR
+from anabranch.frontend.kept import cache_file, keep, kept
 from anabranch.frontend.parse import parse
 from anabranch.frontend.values import MISSING, Function, Model, Scope
-from anabranch.ir.diagnostics import Collector, Note, UserError, fail, nearest
+from anabranch.ir.diagnostics import Collector, Note, Span, UserError, fail, nearest
 
 
 @dataclass(slots=True)
@@ -148,37 +147,19 @@ def library() -> Scope:
 def tree_of(path: Path) -> s.Module:
     """The tree of a library file, from the user's cache if it is there and safe to read."""
     text = path.read_text(encoding="utf-8")
-    cache = _cache_file(path, text)
-    if cache is None:
-        return parse(text, str(path))
-    try:
-        tree = pickle.loads(cache.read_bytes())
-    except (OSError, pickle.PickleError, EOFError, AttributeError, ImportError, IndexError):
-        tree = None
-    if not isinstance(tree, s.Module):
-        tree = parse(text, str(path))
-        _write(cache, pickle.dumps(tree))
+    cache = cache_file(f"tree-{path.stem}", _parsing(), text.encode(), str(path).encode())
+    if cache and (data := kept(cache)):
+        found: s.Module = pickle.loads(data)
+        return found
+    tree = parse(text, str(path))
+    if cache:
+        keep(cache, pickle.dumps(tree))
     return tree
 
 
-def _write(cache: Path, data: bytes) -> None:
-    temporary = cache.with_suffix(f".{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(cache)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-
-
-def _cache_file(path: Path, text: str) -> Path | None:
-    """Like that of the grammar: a pickle is read only where nobody else can write."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anabranch"
-    code = [Path(s.__file__).read_bytes(), GRAMMAR.read_bytes(), text.encode(), str(path).encode()]
-    key = hashlib.sha256(b"\0".join(code)).hexdigest()[:16]
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except (OSError, RuntimeError):
-        return None
-    ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return folder / f"tree-{path.stem}-{key}" if ours else None
+@functools.cache
+def _parsing() -> bytes:
+    """Changes with all that makes a tree of a text."""
+    names = ("grammar.lark", "grammar.py", "parse.py", "syntax.py", "tree.py")
+    files = [Path(inspect.getfile(Span)), *map(Path(__file__).with_name, names)]
+    return b"\0".join(path.read_bytes() for path in files)

@@ -14,6 +14,7 @@ since what is in it gets executed; a folder others can write to is refused.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -22,7 +23,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -103,7 +104,7 @@ def _cached(folder: Path, key: str) -> Path | None:
     entry = folder / "kernels" / key
     if not entry.is_file():
         return None
-    library = folder / "objects" / f"{entry.read_text()}.so"
+    library = folder / "objects" / f"{entry.read_text(encoding='utf-8')}.so"
     return library if library.is_file() and _is_whole(library) else None
 
 
@@ -125,29 +126,36 @@ def _balanced(units: dict[str, str], count: int) -> list[dict[str, str]]:
 
 def _compile(toolchain: Toolchain, before: str, units: dict[str, str]) -> None:
     text = "\n".join([before, *units.values()])
-    objects = toolchain.folder / "objects"
-    with tempfile.TemporaryDirectory(dir=toolchain.folder, prefix="building.") as folder:
+    objects, kernels = toolchain.folder / "objects", toolchain.folder / "kernels"
+    with (
+        writing_to(toolchain.folder),
+        tempfile.TemporaryDirectory(dir=toolchain.folder, prefix="building.") as folder,
+    ):
         source, library = Path(folder, "kernels.c"), Path(folder, "kernels.so")
-        source.write_text(text)
-        command = [*toolchain.command, *FLAGS, "-o", str(library), str(source), "-lpthread", "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode or not library.is_file():
+        source.write_text(text, encoding="utf-8")
+        said = _call([*toolchain.command, *FLAGS, "-o", str(library), str(source),
+                      "-lpthread", "-lm"])
+        if said is not None or not library.is_file():
             kept = objects / f"failed-{_hash(text.encode())[:16]}.c"
             os.replace(source, kept)
             raise BuildError(f"{' '.join(toolchain.command)} refused {kept}:\n"
-                             f"{done.stderr[:4000] or 'it made no library and said nothing'}")
+                             f"{said or 'it made no library and said nothing'}")
         name = _hash(library.read_bytes())
         os.replace(source, objects / f"{name}.c")
         os.replace(library, objects / f"{name}.so")
-    for key in units:
-        _write_whole(toolchain.folder / "kernels" / key, name)
+        entry = Path(folder, "entry")
+        for key in units:
+            entry.write_text(name, encoding="utf-8")
+            os.replace(entry, kernels / key)
 
 
-def _write_whole(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+def _call(command: Sequence[str]) -> str | None:
+    """What a compiler says that fails, None if it does its work."""
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except OSError as error:
+        raise BuildError(f"{command[0]} cannot be started: {error.strerror}") from error
+    return done.stderr.decode(errors="replace")[:4000] if done.returncode else None
 
 
 def _kernel_folder(folder: Path) -> Path:
@@ -158,13 +166,24 @@ def _kernel_folder(folder: Path) -> Path:
 
 def private_folder(folder: Path) -> Path:
     """The folder, made if need be; refused if anyone else could put something into it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.stat()
+    with writing_to(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
     if status.st_uid != os.getuid():
         raise BuildError(f"the cache {folder} belongs to another user: set ANABRANCH_CACHE")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise BuildError(f"others may write to the cache {folder}: chmod 700 it")
     return folder
+
+
+@contextlib.contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """What the system refuses while a cache is written is told as that."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(f"the cache {folder} cannot be written to ({error.strerror}): "
+                         "set ANABRANCH_CACHE to a folder that can") from error
 
 
 def _identity(compiler: str) -> str:
@@ -178,7 +197,7 @@ def _identity(compiler: str) -> str:
 def _processor() -> str:
     """What -march=native depends on."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
     wanted = ("model name", "flags", "Features", "CPU part")

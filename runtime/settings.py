@@ -15,9 +15,13 @@ from anabranch.runtime.errors import RuntimeFailure
 
 
 def cache_folder() -> Path:
-    chosen = os.environ.get("ANABRANCH_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(chosen) if chosen else base / "anabranch"
+    if chosen := os.environ.get("ANABRANCH_CACHE"):
+        return Path(chosen)
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise RuntimeFailure("this user has no home folder: set ANABRANCH_CACHE") from None
+    return base / "anabranch"
 
 
 def compiler_command() -> str:

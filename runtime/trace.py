@@ -63,7 +63,8 @@ class Trace:
         firings = self.firings
         start = min((f.begin for f in firings), default=0.0)
         events = [*_names(firings), *(_slice(f, start) for f in firings)]
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        Path(path).write_text(text, encoding="utf-8")
 
 
 def _names(firings: list[Firing]) -> list[dict[str, Any]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from anabranch.frontend import grammar, kept
 from anabranch.frontend import syntax as s
-from anabranch.frontend.grammar import cache_file
+from anabranch.frontend.kept import cache_file
 from anabranch.frontend.parse import parse, parse_expression
 from anabranch.frontend.unparse import format_expression, format_module
 from anabranch.ir.diagnostics import Span
@@ -319,22 +321,78 @@ def test_walk_meets_every_node_below() -> None:
     assert names == ["T", "N", "int", "T", "N", "y", "n", "x", "n", "g", "n", "k"]
 
 
-def test_tables_are_kept_only_where_nobody_else_can_write(
+def test_trees_are_kept_only_where_nobody_else_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "anabranch"
-    assert str(cache_file()).startswith(str(folder))
+    assert str(cache_file("tree")).startswith(str(folder))
     folder.chmod(0o777)
-    assert cache_file() is None
+    assert cache_file("tree") is None
     folder.rmdir()
     folder.write_text("in the way")
-    assert cache_file() is None
+    assert cache_file("tree") is None
 
 
-def test_tables_of_another_user_are_not_used(
+def test_trees_of_another_user_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    assert cache_file() is None
+    assert cache_file("tree") is None
+
+
+def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 987654321)
+    assert cache_file("tree") is None
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = cache_file("tree", b"a text")
+    assert made is not None
+    kept.keep(made, b"its tree")
+    return made
+
+
+def test_a_tree_that_was_damaged_is_made_again(place: Path) -> None:
+    assert kept.kept(place) == b"its tree"
+    whole = place.read_bytes()
+    for damaged in (b"", whole[:-1], b"\0" * len(whole), whole[:-1] + b"?"):
+        place.write_bytes(damaged)
+        assert kept.kept(place) is None
+
+
+def test_a_full_disk_leaves_what_is_kept_as_it_is(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_bytes
+
+    def half(path: Path, data: bytes) -> None:
+        write(path, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    kept.keep(place, b"another tree")
+    assert kept.kept(place) == b"its tree"
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_the_tables_appear_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they are written another process may start: their file is not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    seen: list[Path] = []
+    replace = Path.replace
+
+    def looking(path: Path, target: Path) -> Path:
+        seen.extend((tmp_path / "anabranch").iterdir())
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", looking)
+    grammar.parser.__wrapped__()
+    (made,) = (tmp_path / "anabranch").iterdir()
+    assert [path.name.rpartition(".")[0] for path in seen] == [made.name]
+    assert grammar.parser.__wrapped__().parse("x = 1\n", start="module").data == "module"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 from anabranch.ir.plan import Arg, Kernel, Launch, Plan, Port, Source, Use, float_arg
 from anabranch.runtime import build
 from anabranch.runtime.arrays import STORAGE
-from anabranch.runtime.build import find_toolchain
+from anabranch.runtime.build import find_toolchain, private_folder
 from anabranch.runtime.errors import BuildError, RuntimeFailure
 from anabranch.runtime.native import load_pool
 from anabranch.runtime.session import Session
@@ -184,6 +188,62 @@ def test_a_text_that_does_not_compile_shows_what_the_compiler_said(cache: Path) 
     assert "nonsense" in Path(kept.rstrip(":")).read_text()
 
 
+@pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
+def test_no_umask_makes_a_cache_that_is_refused(cache: Path, umask: int) -> None:
+    usual = os.umask(umask)
+    try:
+        find_toolchain()
+        private_folder(cache)
+    finally:
+        os.umask(usual)
+
+
+def test_a_cache_that_cannot_be_made_is_told_of(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.touch()
+    monkeypatch.setenv("ANABRANCH_CACHE", str(cache / "below"))
+    with pytest.raises(BuildError, match=r"below cannot be written to \(Not a directory\): set"):
+        Session(marking(2))
+
+
+def test_a_user_without_a_home_has_to_say_where_the_cache_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("ANABRANCH_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987654321)
+    with pytest.raises(RuntimeFailure, match="no home folder: set ANABRANCH_CACHE"):
+        Session(marking(2))
+
+
+def test_a_full_disk_is_told_of_and_leaves_nothing_half_done(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(BuildError, match=r"\(No space left on device\): set ANABRANCH_CACHE"):
+            Session(marking(2))
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    with Session(marking(2)) as session:
+        assert session.step("train")["y"].tolist() == [50, 100]
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_text_may_have_any_letters_in_any_locale(cache: Path) -> None:
+    text = "int größe; /* 大きさ */"
+    code = ("from anabranch.runtime.build import build, find_toolchain\n"
+            f"print(build(find_toolchain(), '', [{text!a}])[0])")
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | ascii_only, text=True,
+                          capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert text in Path(done.stdout.strip()).with_suffix(".c").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
     [("exit 1", "said nothing"), ("exit 0", "it made no library"),
@@ -197,6 +257,17 @@ def test_a_compiler_that_does_not_do_its_work_is_told_of(
     compiler.chmod(0o755)
     monkeypatch.setenv("ANABRANCH_CC", str(compiler))
     with pytest.raises(BuildError, match=message):
+        Session(marking(2))
+
+
+def test_a_compiler_that_cannot_be_started_is_told_of(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("\0")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("ANABRANCH_CC", str(compiler))
+    with pytest.raises(BuildError, match="cc cannot be started: Exec format error"):
         Session(marking(2))
 
 
