@@ -65,6 +65,9 @@ def test_a_subcommand_gets_its_arguments_and_gives_the_exit_code(
         (["probe", "--stag", "ir"], "unknown option --stag; did you mean '--stage'?"),
         (["probe", "--stage", "kernel"], "did you mean 'kernels'? (one of ir, kernels)"),
         (["probe", "more"], "unexpected argument 'more'"),
+        (["train", "a.ab", "--run", "runs/a"], "unknown option --run; did you mean '--name'?"),
+        (["train", "a.ab", "--stpes", "2"], "unknown option --stpes; did you mean '--steps'?"),
+        (["train", "a.ab", "--rn", "2"], "unknown option --rn\n"),
     ],
 )
 def test_a_wrong_command_line_is_answered_with_the_nearest_right_one(

@@ -165,3 +165,15 @@ train Net(dim=4):
     assert "--set S=8 in a shell" in capsys.readouterr().err
     assert main(["explain", str(path), "--function", "loss", "--set", "S=6", "--set", "Z=1"]) == 1
     assert "takes no 'Z'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("order", ["{file} {value} {options}", "{file} {options} {value}",
+                                   "{options} {file} {value}"])
+def test_a_value_may_stand_before_or_behind_the_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], order: str
+) -> None:
+    file = tmp_path / "net.ab"
+    file.write_text(LAYERS)
+    line = order.format(file=file, value="layers.0.up", options="--mesh data=2,model=2 --micro 1")
+    assert main(["explain", *line.split()]) == 0
+    assert capsys.readouterr().out.startswith("%layers.0.up: f32[64, 256]")

@@ -32,6 +32,10 @@ SUBCOMMANDS = {
     "doctor": "show what this machine offers and test that it works",
 }
 
+ELSEWHERE = {"run": "name", "output": "out", "output-dir": "out", "epochs": "steps",
+             "checkpoint": "resume", "load": "init", "weights": "init"}
+"""Options of other tools, and what is called here what they do."""
+
 INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
 
 
@@ -44,8 +48,9 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_arguments(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Like `parse_args`, with a suggestion for what it does not know."""
-        namespace, unknown = self.parse_known_args(arguments)
+        """Like `parse_args`, with arguments between and behind options, and with a suggestion for
+        what it does not know."""
+        namespace, unknown = self.parse_known_intermixed_args(arguments)
         if unknown:
             self.reject(unknown[0])
         return namespace
@@ -54,7 +59,11 @@ class Parser(argparse.ArgumentParser):
         option = argument.split("=", 1)[0]
         if not option.startswith("-"):
             self.error(f"unexpected argument '{argument}'")
-        self.error(_with_hint(f"unknown option {option}", option, self._option_string_actions))
+        known = [name.lstrip("-") for name in self._option_string_actions if name[:2] == "--"]
+        word = option.lstrip("-")
+        elsewhere = ELSEWHERE.get(word)
+        hint = f"did you mean '{elsewhere}'?" if elsewhere in known else nearest(word, known)
+        self.error(f"unknown option {option}" + hint.replace("did you mean '", "; did you mean '--"))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
