@@ -10,13 +10,13 @@ costs and gradients are derived, examples are made up (`samples.py`).
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anabranch.derived import Derived, Whole, derive
 from anabranch.frontend import syntax as s
+from anabranch.frontend.arguments import as_text, call_of, header_of, parameters_of
 from anabranch.frontend.builtins import BUILTINS
 from anabranch.frontend.evaluate import LIBRARY
 from anabranch.frontend.parse import parse
@@ -140,25 +140,14 @@ def _of_language(name: str) -> Operator:
     """A definition that only calls it: as its meaning does, or else with its parameters."""
     run = BUILTINS[name]
     assert isinstance(run, Builtin)
-    meaning = inspect.getdoc(run.run)
-    parameters = list(inspect.signature(run.run).parameters.values())[1:]
-    shown = re.match(r"`(\w+\(.*?\))`:", meaning or "")
-    takes = ", ".join(_parameter(p) for p in parameters if shown or p.kind is not p.VAR_POSITIONAL)
-    called = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    meaning, call = inspect.getdoc(run.run), call_of(run)
+    called = [p for p in parameters_of(run) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     given = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.name}" for p in called)
-    call = shown[1] if shown else f"{name}({given})"
-    names = _tensors(call, name) if shown else [_parameter(p) for p in called]
-    (definition,) = parse(f"def {name}({', '.join(names)}):\n    return {call}\n", LANGUAGE).items
+    names = _tensors(call, name) if call else [as_text(p) for p in called]
+    text = f"def {name}({', '.join(names)}):\n    return {call or f'{name}({given})'}\n"
+    (definition,) = parse(text, LANGUAGE).items
     assert isinstance(definition, s.FuncDef)
-    return Operator(replace(definition, doc=meaning), library(), (), f"def {name}({takes})",
-                    shown[1] if shown else "")
-
-
-def _parameter(parameter: inspect.Parameter) -> str:
-    many = parameter.kind is parameter.VAR_POSITIONAL
-    stars = "*" if many else "**" if parameter.kind is parameter.VAR_KEYWORD else ""
-    default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
-    return f"{stars}{parameter.name}{default}"
+    return Operator(replace(definition, doc=meaning), library(), (), header_of(run), call)
 
 
 def _tensors(call: str, name: str) -> list[str]:

@@ -18,10 +18,11 @@ from typing import Any
 
 from anabranch.frontend import einsum as contraction
 from anabranch.frontend import ordering, reshaping
-from anabranch.frontend.evaluate import Ambient, Frame, certain, integer, resolved
+from anabranch.frontend.arguments import Argument, unfit
+from anabranch.frontend.evaluate import Ambient, Certain, Frame, integer, resolved
 from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
 from anabranch.frontend.indexing import draw
-from anabranch.frontend.signatures import Argument, key
+from anabranch.frontend.signatures import key
 from anabranch.frontend.tensors import as_tensor, axis_numbers, broadcast, permuted, reduce
 from anabranch.frontend.tensors import axis_number as numbered
 from anabranch.frontend.values import (
@@ -74,10 +75,7 @@ def invoke(
 ) -> object:
     """Call a builtin; arguments that do not fit are the user's mistake."""
     if not _fits(function.run, len(args), tuple(keywords)):
-        shown = ", ".join(str(p).split(":")[0] + ("=..." if p.default is not p.empty else "")
-                          for p in list(inspect.signature(function.run).parameters.values())[1:])
-        raise certain(f"'{function.name}' is called with arguments that do not fit", call.span,
-                      help=f"it is {function.name}({shown})")
+        raise Certain(unfit(function, len(args), keywords, call.span))
     return function.run(call, *(a.value for a in args), **{k: a.value for k, a in keywords.items()})
 
 

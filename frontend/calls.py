@@ -8,6 +8,7 @@ from typing import Any
 
 from anabranch.frontend import elements
 from anabranch.frontend import syntax as s
+from anabranch.frontend.arguments import Argument, Callee, by_place, matched
 from anabranch.frontend.bounds import negated
 from anabranch.frontend.builtins import Call, invoke
 from anabranch.frontend.constants import constant
@@ -27,15 +28,12 @@ from anabranch.frontend.indexing import is_reduction, reduction
 from anabranch.frontend.models import instantiate
 from anabranch.frontend.ranges import list_shape
 from anabranch.frontend.signatures import (
-    Argument,
     Binding,
     alike,
     bind,
-    by_place,
     declared_dtype,
     declared_type,
     kind_of,
-    matched,
     pinned,
     scalar_signature,
     without_layout,
@@ -182,7 +180,8 @@ def supplied(deferred: Deferred, shape: Sequence[int]) -> dict[str, Argument]:
     open_ = [p for p in definition.params if p.name not in shapes]
     keys = frozenset(name for name, kind in kinds.items() if kind == "Key")
     args = [Argument(v, deferred.span) for v in deferred.args]
-    found = by_place(open_, args, definition.name, keys)
+    callee = replace(Callee.of(definition), parameters=tuple(p.name for p in open_))
+    found = by_place(open_, args, callee, keys)
     for twice in found.keys() & deferred.keywords.keys():
         raise fail(f"'{definition.name}' is given '{twice}' twice", deferred.span)
     found |= {k: Argument(v, deferred.span) for k, v in deferred.keywords.items()}
@@ -230,7 +229,7 @@ def _activate(
     binding = Binding(definition.name, inner, names)
     keys = frozenset(p.name for p in definition.params
                      if kind_of(p, function.scope) == "Key")
-    given = matched(definition.params, args, keywords, definition.name, span, keys=keys)
+    given = matched(definition, args, keywords, span, keys=keys)
     frame.builder.loc = replace(frame.builder.loc, path=path)
     if scalar_signature(function):
         given = alike(definition.params, given, binding)

@@ -10,10 +10,12 @@ whatever they are. A function that leaves nothing open is simply elaborated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.arguments import misfits
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import GENERIC_DEFAULTS, Sizes, build_entry
@@ -328,22 +330,9 @@ class _Names:
         """Whether a call of a definition has arguments that it knows."""
         if any(isinstance(arg, s.Star) for arg in args):
             return
-        names = [p.name for p in definition.params]
-        for keyword in keywords:
-            if keyword.name not in names:
-                self.found.add(f"'{definition.name}' has no parameter '{keyword.name}'",
-                               keyword.span, help=nearest(keyword.name, names)
-                               or f"it has {', '.join(names)}")
-        if len(args) > len(names):
-            self.found.add(f"'{definition.name}' takes {len(names)} arguments, and here are "
-                           f"{len(args)}", span)
-        needed = [p.name for p in definition.params if p.default is None
-                  and kind_of(p, self.scope) not in ("Key", "Shape")]
-        given = {k.name for k in keywords}
-        if len(args) < len(needed) and (missing := [
-                n for n in needed[len(args):] if n not in given]):
-            self.found.add(f"'{definition.name}' is called without "
-                           f"{' and '.join(map(repr, missing))}", span)
+        supplied = [p.name for p in definition.params
+                    if kind_of(p, self.scope) in ("Key", "Shape")]
+        self.found.diagnostics += misfits(definition, args, keywords, span, supplied)
 
 
 def _root(node: s.Expr) -> s.Expr:
@@ -467,7 +456,8 @@ def sampled(function: Function) -> list[Diagnostic]:
 
 def _noted(error: Diagnostic, sizes: Mapping[str, object]) -> Diagnostic:
     """With the sizes that a message speaks of, because the user never wrote them."""
-    if not sizes or not any(c.isdigit() for c in error.message):
+    spoken = set(re.findall(r"\d+", error.message))
+    if spoken.isdisjoint(re.findall(r"\d+", str([*sizes.values()]))):
         return error
     shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     return replace(error, notes=(*error.notes, Note(f"tried with {shown}")))

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.arguments import Argument
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.calls import call
 from anabranch.frontend.evaluate import Frame, evaluate, unsupported
-from anabranch.frontend.signatures import Argument, is_dtype, kind_of, without_layout
+from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
 from anabranch.frontend.values import MISSING, Dtype, Function, Generic, Scope, Tensor
 from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.diagnostics import Diagnostic, UserError, fail, nearest

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from anabranch.frontend import elements
+from anabranch.frontend.arguments import Argument
 from anabranch.frontend.builtins import Call
 from anabranch.frontend.calls import call, method, supplied
 from anabranch.frontend.evaluate import Frame
 from anabranch.frontend.models import instantiate, place, states
 from anabranch.frontend.recipe import Group, Recipe
-from anabranch.frontend.signatures import Argument
 from anabranch.frontend.tensors import as_tensor
 from anabranch.frontend.values import (
     Builtin,

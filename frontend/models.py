@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.arguments import Argument, matched
 from anabranch.frontend.evaluate import Activation, Frame, blamed, evaluate, run, truth
 from anabranch.frontend.expressions import assign, settled
-from anabranch.frontend.signatures import Argument, Binding, bind, matched
+from anabranch.frontend.signatures import Binding, bind
 from anabranch.frontend.values import (
     Deferred,
     Function,
@@ -36,7 +37,7 @@ def instantiate(
     instance = Instance(model, scope)
     inner = Frame(scope, frame.builder, Activation(frame.activation.path, building=True))
     definition = model.definition
-    given = matched(definition.params, args, keywords, definition.name, span)
+    given = matched(definition, args, keywords, span)
     given = {k: Argument(settled(a.value, frame, k), a.span) for k, a in given.items()}
     bind(definition, given, Binding(definition.name, inner, names), span)
     instance.arguments.update(names)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.arguments import Argument
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.evaluate import Frame, evaluate, unsupported
 from anabranch.frontend.models import instantiate, place
 from anabranch.frontend.parse import parse_expression
-from anabranch.frontend.signatures import Argument
 from anabranch.frontend.values import (
     MISSING,
     Deferred,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from anabranch.frontend import elements
 from anabranch.frontend import syntax as s
-from anabranch.frontend.evaluate import Frame, certain, evaluate
+from anabranch.frontend.arguments import Argument, Definition
+from anabranch.frontend.evaluate import Frame, evaluate
 from anabranch.frontend.expressions import fitting
 from anabranch.frontend.unparse import format_expression
 from anabranch.frontend.values import (
@@ -39,7 +40,6 @@ from anabranch.ir.sbp import Layout
 from anabranch.ir.types import category, is_float, tensor
 
 CATEGORIES = {"Float": "float", "Int": "int"}
-Definition = s.OpDef | s.FuncDef | s.ModelDef
 
 
 @dataclass(slots=True)
@@ -64,64 +64,6 @@ class Binding:
         outer = self.frame.scope.outer
         assert outer is not None, "a frame of a call is inside the scope of the definition"
         return outer
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A value on its way to a parameter, and where it was written."""
-
-    value: object
-    span: Span
-
-
-def matched(
-    params: Sequence[s.Param], args: Sequence[Argument], keywords: Mapping[str, Argument],
-    owner: str, span: Span, *, keys: frozenset[str] = frozenset(),
-) -> dict[str, Argument]:
-    """Arguments by parameter name. Those in `keys` may be left out, also between others."""
-    found = by_place(params, args, owner, keys)
-    for name, argument in keywords.items():
-        if name not in {p.name for p in params}:
-            raise certain(f"'{owner}' has no parameter '{name}'", argument.span,
-                          help=nearest(name, [p.name for p in params])
-                          or f"it is {_header(owner, params)}")
-        if name in found:
-            raise fail(f"'{owner}' is given '{name}' twice", argument.span)
-        found[name] = argument
-    missing = [p.name for p in params
-               if p.default is None and p.name not in found and p.name not in keys]
-    if missing:
-        raise certain(f"'{owner}' is called without {' and '.join(map(repr, missing))}", span,
-                      help=f"it is {_header(owner, params)}")
-    return found
-
-
-def by_place(
-    params: Sequence[s.Param], args: Sequence[Argument], owner: str, keys: frozenset[str]
-) -> dict[str, Argument]:
-    found: dict[str, Argument] = {}
-    waiting, skipped = list(params), ""
-    for argument in args:
-        while waiting and waiting[0].name in keys and not _is_key(argument.value):
-            skipped = waiting.pop(0).name
-        if not waiting and len(args) <= len(params):
-            raise certain(f"'{skipped}' of '{owner}' is a key, not {describe(argument.value)}",
-                          argument.span, help="it may be left out")
-        if not waiting:
-            raise certain(f"'{owner}' takes {len(params)} arguments, and here are {len(args)}",
-                          argument.span, help=f"it is {_header(owner, params)}")
-        found[waiting.pop(0).name] = argument
-    return found
-
-
-def _is_key(value: object) -> bool:
-    return isinstance(value, Key) or (
-        isinstance(value, Tensor) and value.type is tensor("i64", ()))
-
-
-def _header(owner: str, params: Sequence[s.Param]) -> str:
-    shown = [p.name if p.default is None else f"{p.name}=..." for p in params]
-    return f"{owner}({', '.join(shown)})"
 
 
 def kind_of(param: s.Param, scope: Scope) -> str:

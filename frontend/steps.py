@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.frontend import syntax as s
+from anabranch.frontend.arguments import Argument
 from anabranch.frontend.batch import Types, batch_of, open_sizes
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.calls import call, supplied
@@ -22,7 +23,7 @@ from anabranch.frontend.evaluate import Activation, Frame
 from anabranch.frontend.minimize import Minimizer, minimizer
 from anabranch.frontend.models import states
 from anabranch.frontend.recipe import Recipe, Shapes, check_overrides, prepared
-from anabranch.frontend.signatures import Argument, without_layout
+from anabranch.frontend.signatures import without_layout
 from anabranch.frontend.tensors import as_tensor
 from anabranch.frontend.values import (
     Function,

@@ -63,7 +63,8 @@ class Parser(argparse.ArgumentParser):
         word = option.lstrip("-")
         elsewhere = ELSEWHERE.get(word)
         hint = f"did you mean '{elsewhere}'?" if elsewhere in known else nearest(word, known)
-        self.error(f"unknown option {option}" + hint.replace("did you mean '", "; did you mean '--"))
+        hint = hint.replace("did you mean '", "; did you mean '--")
+        self.error(f"unknown option {option}{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
