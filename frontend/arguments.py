@@ -6,9 +6,10 @@ say the same, and show how the callee is called as `anabranch ops NAME` does.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.frontend import syntax as s
@@ -125,16 +126,18 @@ def _is_key(value: object) -> bool:
 
 
 def unfit(
-    function: Builtin, count: int, keywords: Mapping[str, Argument], span: Span
-) -> Diagnostic:
-    """What is wrong with a call that a function of the language does not take."""
+    function: Builtin, count: int, keywords: Mapping[str, Span], span: Span
+) -> Diagnostic | None:
+    """What is wrong with a call of a function of the language, if anything is."""
+    if _fits(function.run, count, tuple(keywords)):
+        return None
     parameters = parameters_of(function)
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     placed = [p.name for p in named if p.kind is not p.KEYWORD_ONLY]
     callee = Callee(function.name, tuple(p.name for p in named), header_of(function))
-    for name, argument in keywords.items():
+    for name, place in keywords.items():
         if name not in callee.parameters:
-            return callee.unknown(name, argument.span)
+            return callee.unknown(name, place)
     missing = [p.name for p in named if p.default is p.empty and p.name not in keywords
                and p.name not in placed[:count]]
     if missing:
@@ -145,6 +148,17 @@ def unfit(
         return Diagnostic(f"'{function.name}' takes what it is given by name", span,
                           (Note(f"it is {callee.header}"),))
     return replace(callee, parameters=tuple(placed)).too_many(count, span)
+
+
+@functools.cache
+def _fits(run: Callable[..., object], count: int, keywords: tuple[str, ...]) -> bool:
+    """Whether a function takes so many arguments and these names, besides the call. Asked once: it
+    takes longer than most of them do."""
+    try:
+        inspect.signature(run).bind(None, *[None] * count, **dict.fromkeys(keywords))
+    except TypeError:
+        return False
+    return True
 
 
 def parameters_of(function: Builtin) -> list[inspect.Parameter]:

@@ -8,8 +8,6 @@ where they are scalar, and on whole tensors by the index notation in `tensors.py
 from __future__ import annotations
 
 import builtins as python
-import functools
-import inspect
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -74,20 +72,10 @@ def invoke(
     function: Builtin, call: Call, args: Sequence[Argument], keywords: dict[str, Argument]
 ) -> object:
     """Call a builtin; arguments that do not fit are the user's mistake."""
-    if not _fits(function.run, len(args), tuple(keywords)):
-        raise Certain(unfit(function, len(args), keywords, call.span))
+    places = {name: argument.span for name, argument in keywords.items()}
+    if wrong := unfit(function, len(args), places, call.span):
+        raise Certain(wrong)
     return function.run(call, *(a.value for a in args), **{k: a.value for k, a in keywords.items()})
-
-
-@functools.cache
-def _fits(run: _Run, count: int, keywords: tuple[str, ...]) -> bool:
-    """Whether a builtin takes so many arguments and these names, besides the call. Asked once: it
-    takes longer than most builtins do."""
-    try:
-        inspect.signature(run).bind(None, *[None] * count, **dict.fromkeys(keywords))
-    except TypeError:
-        return False
-    return True
 
 
 # ---- Scalar functions

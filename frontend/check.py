@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.frontend import syntax as s
-from anabranch.frontend.arguments import misfits
+from anabranch.frontend.arguments import misfits, unfit
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import GENERIC_DEFAULTS, Sizes, build_entry
@@ -187,7 +187,7 @@ class _Names:
                            help=nearest(node.model.id, self.scope.visible()))
             return
         definition = model.definition
-        self.fits(definition, node.args, node.keywords, node.span)
+        self.fits(model, node.args, node.keywords, node.span)
         local = frozenset(p.name for p in definition.params) | frozenset(_members(definition.body))
         local |= {line.name for line in node.body if isinstance(line, s.FuncDef)}
         for line in node.body:
@@ -263,8 +263,7 @@ class _Names:
                 for child in (*args, *keywords):
                     self.expression(child, local, indexed=indexed)
                 value = MISSING if name in local else self.scope.find(name)
-                if isinstance(value, Function | Model):
-                    self.fits(value.definition, args, keywords, node.span)
+                self.fits(value, args, keywords, node.span)
             case _:
                 self.children(node, local, indexed=indexed)
 
@@ -324,15 +323,19 @@ class _Names:
                        help=help or nearest(node.name, known))
 
     def fits(
-        self, definition: s.OpDef | s.FuncDef | s.ModelDef, args: Sequence[s.Expr],
-        keywords: Sequence[s.Keyword], span: Span,
+        self, callee: object, args: Sequence[s.Expr], keywords: Sequence[s.Keyword], span: Span,
     ) -> None:
-        """Whether a call of a definition has arguments that it knows."""
+        """Whether a call has arguments that its callee knows."""
         if any(isinstance(arg, s.Star) for arg in args):
             return
-        supplied = [p.name for p in definition.params
-                    if kind_of(p, self.scope) in ("Key", "Shape")]
-        self.found.diagnostics += misfits(definition, args, keywords, span, supplied)
+        match callee:
+            case Function(definition) | Model(definition):
+                supplied = [p.name for p in definition.params
+                            if kind_of(p, self.scope) in ("Key", "Shape")]
+                self.found.diagnostics += misfits(definition, args, keywords, span, supplied)
+            case Builtin():
+                wrong = unfit(callee, len(args), {k.name: k.span for k in keywords}, span)
+                self.found.diagnostics += [wrong] if wrong else []
 
 
 def _root(node: s.Expr) -> s.Expr:

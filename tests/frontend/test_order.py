@@ -86,7 +86,8 @@ def test_a_view_is_ordered_along_its_own_axes() -> None:
     ("topk(x, 6)", "the first 6 of 5 elements"), ("topk(x, -1)", "the first -1 of 5 elements"),
     ("sort(x, axis=2)", "axis 2 of a tensor of rank 2"),
     ("sort(x, descending=1)", "'descending' is true or false"), ("topk(x, x)", "'topk'"),
-    ("argsort(x, 0, True, 3)", "takes 3 arguments, and here are 4"), ("topk(x[0, 0], 2)", "the first 2 of 1 elements"),
+    ("argsort(x, 0, True, 3)", "takes 3 arguments, and here are 4"),
+    ("topk(x[0, 0], 2)", "the first 2 of 1 elements"),
 ])
 def test_mistakes(expression: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:

@@ -293,7 +293,8 @@ def test_stop_and_its_gradient_keep_the_value():
     ("reshape(x, [5])", "cannot take the shape"), ("f32(1) if x else 2", "steer control flow"),
     ("sum(x, axis=3)", "axis 3"), ("transpose(x, [0, 0])", "no order"), ("x.foo", "foo"),
     ("x and 1", "takes bools"), ("[1, 2] + 3", "not defined"), ("1 / 0", "division by zero"),
-    ("exp(x, 2)", "takes 1 argument, and here are 2"), ("range(10**9)", "length"), ("x(1)", "cannot be called"),
+    ("exp(x, 2)", "takes 1 argument, and here are 2"), ("range(10**9)", "length"),
+    ("x(1)", "cannot be called"),
     ("grad(x, x)", "of a 0-d float tensor"), ("report(x)", "by name"),
 ])
 def test_mistakes_on_whole_tensors(expression, message):
