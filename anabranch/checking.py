@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from anabranch.derived import Derived
+from anabranch.excerpts import Excerpt, states_gradient
 from anabranch.frontend import syntax as s
 from anabranch.frontend.check import sample
 from anabranch.frontend.entries import Open
@@ -23,21 +25,20 @@ from anabranch.frontend.program import Program, loads
 from anabranch.frontend.values import Function
 from anabranch.gradient_check import (
     Fault,
-    alone,
     check_gradients,
     float_inputs,
     gradient_of,
     statement_fault,
-    states_gradient,
     weighted,
 )
+from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.core import Module, Op, Value
 from anabranch.ir.diagnostics import Collector, Diagnostic, Span, UserError
 from anabranch.ir.mesh import Mesh
-from anabranch.ir.ops import Compute, Order, Return, Scan
+from anabranch.ir.ops import Compute, Order, Return, Scan, nested
 from anabranch.ir.printer import print_op
 from anabranch.ir.recurrence import statements
-from anabranch.ir.reference import evaluate_op, held
+from anabranch.ir.reference import evaluate, evaluate_op, held
 from anabranch.ir.sbp import layout_on
 from anabranch.lowering.cost import symbolic
 from anabranch.lowering.scan_signatures import scan_forms
@@ -51,6 +52,9 @@ Array = np.ndarray[Any, Any]
 RANKS = (2, 3)
 STATED = ("'stop(e, grad=g)' says that e has the derivative of g; if another one is meant, write "
           "g + stop(e - g)")
+DRAWN = ((0, 1.0), (1, 1.0), (2, 3.0), (3, 3.0))
+"""Seeds and widths of data for gradients that are stated: some are right for small numbers only, or
+under one mask."""
 TOLERANCE = 1e-7  # of the largest number around, in f64
 
 
@@ -129,11 +133,23 @@ def _stated(module: Module, tree: s.Module) -> list[Diagnostic]:
         place = _span(op, tree)
         if place in found or not isinstance(op, Compute) or not states_gradient(op):
             continue
-        args = accepted(alone(op))
-        fault = None if args is None else statement_fault(op, args)
+        faults = (statement_fault(op, partial(_drawn, seed, width)) for seed, width in DRAWN)
+        fault = next(filter(None, faults), None)
         if fault is not None:
             found[place] = _gradient_mistake(fault, tree)
     return list(found.values())
+
+
+def _drawn(seed: int, width: float, tried: Excerpt) -> Sequence[Array] | None:
+    return _finite(tried.function, seed, width)
+
+
+def _finite(function: IrFunction, seed: int, width: float) -> Sequence[Array] | None:
+    """Data with which a function is finite, if there are."""
+    args = accepted(function, seed, width)
+    if args is None or not all(np.all(np.isfinite(r)) for r in evaluate(function, args)):
+        return None
+    return args
 
 
 def check_op(function: Function, tree: s.Node) -> Report:
@@ -315,19 +331,30 @@ def _span(op: Op, tree: s.Node) -> Span | None:
 
 def _check_gradient(trial: Trial, report: Report, tree: s.Node) -> None:
     verdict = check_gradients(trial.function, trial.arguments)
-    report.mistakes += [_gradient_mistake(fault, tree) for fault in verdict.faults]
-    if verdict.by and not verdict.faults:
+    faults = verdict.faults or next(filter(None, _stated_elsewhere(trial.function)), ())
+    report.mistakes += [_gradient_mistake(fault, tree) for fault in faults]
+    if verdict.by and not faults:
         report.lines.append(f"gradient by {', '.join(verdict.by)}: within {verdict.error:.0e} of "
                             "finite differences")
     report.lines += [f"line {op.loc.line} gives a gradient to a value that has none"
                      for op in verdict.invented]
 
 
+def _stated_elsewhere(function: IrFunction) -> Iterator[tuple[Fault, ...]]:
+    """What is wrong with gradients that are stated, for other data."""
+    for seed, width in DRAWN[1:] if any(map(states_gradient, nested(function.body))) else ():
+        args = _finite(function, seed, width)
+        if args is not None:
+            yield tuple(f for f in check_gradients(function, args).faults if _states(f.op))
+
+
+def _states(op: Op) -> bool:
+    return any(map(states_gradient, statements(op) if isinstance(op, Scan) else [op]))
+
+
 def _gradient_mistake(fault: Fault, tree: s.Node) -> Diagnostic:
     slope, op = fault.slope, fault.op
     message = (f"along one direction of '{slope.argument}' the derivative is {slope.derived:.6g}, "
                f"but differences of values give {slope.measured:.6g}")
-    inner = statements(op) if isinstance(op, Scan) else [op]
-    states = any(map(states_gradient, inner))
-    help = STATED if states else "this is a fault of Anabranch; please report it"
+    help = STATED if _states(op) else "this is a fault of Anabranch; please report it"
     return Diagnostic(message, _span(op, tree), help=help)

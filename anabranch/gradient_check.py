@@ -9,12 +9,13 @@ they are not, the first statement whose own gradient is wrong is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from anabranch.excerpts import Excerpt, claims, excerpt, related, states_gradient, used_by
 from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import CompilerBug, UserError
 from anabranch.ir.expr import (
@@ -26,8 +27,6 @@ from anabranch.ir.expr import (
     children,
     mul,
     sub,
-    variables,
-    walk,
     with_children,
 )
 from anabranch.ir.ops import Compute, Gradient, Return, Scan, clone_block
@@ -39,24 +38,29 @@ from anabranch.lowering.differentiate import differentiate
 
 Array = np.ndarray[Any, Any]
 Env = dict[Value, Array]
+Values = Callable[[Excerpt], Sequence[Array] | None]
+"""Data for what a statement is tried with; None where none are known."""
 
 STEP = 1e-6
 CLOSEST = 1e-9
 TOLERANCE = 1e-4  # of the size of the two numbers
+NOISE = 1e-5  # of a value: what rounding does to its slope over STEP, a few times, over TOLERANCE
 DIRECTIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A derivative along a direction of one argument: as derived, and as measured."""
+    """A derivative along a direction of one argument: as derived, and as measured of a function of
+    this value, whose last bits are noise in it."""
 
     argument: str
     derived: float
     measured: float
+    value: float
 
     @property
     def error(self) -> float:
-        size = max(1.0, abs(self.derived), abs(self.measured))
+        size = max(1.0, abs(self.derived), abs(self.measured), NOISE * abs(self.value))
         return abs(self.derived - self.measured) / size
 
     @property
@@ -104,55 +108,48 @@ def _faults(function: Function, args: Sequence[Array], *, everywhere: bool) -> I
     """The statements that have a wrong gradient by themselves: of all, or of those that state one,
     which another statement may hide in the whole."""
     env: Env = dict(zip(function.body.args, args, strict=True))
+
+    def known(tried: Excerpt) -> list[Array]:
+        return [env[v] for v in tried.sources]
+
     for op in function.body:
         if isinstance(op, Return):
             return
         operands = [env[v] for v in op.operands]
         env.update(zip(op.results, evaluate_op(op, operands, double=True), strict=True))
         if isinstance(op, Compute) and (everywhere or states_gradient(op)):
-            fault = statement_fault(op, [env[v] for v in dict.fromkeys(op.operands)])
+            fault = statement_fault(op, known)
             if fault is not None:
                 yield fault
 
 
-def statement_fault(op: Compute, args: Sequence[Array]) -> Fault | None:
-    """What is wrong with the gradient of a statement by itself, for these values of what it
-    reads; and with what it states, even where nothing comes of it."""
-    for each in (op, *_claims(op)):
+def statement_fault(op: Compute, values: Values) -> Fault | None:
+    """What is wrong with the gradient of a statement by itself, and with what it states even where
+    nothing comes of it. It is right if it is for any values of what it reads, or else for those
+    that they have together; there the fault may also be of a statement before it."""
+    fault = _fault(op, (), values)
+    before = related(op) if fault is not None else []
+    if not before:
+        return fault
+    if any(isinstance(each, Compute) and states_gradient(each) and statement_fault(each, values)
+           for each in before):
+        return None
+    return _fault(op, before, values)
+
+
+def _fault(op: Compute, before: Sequence[Op], values: Values) -> Fault | None:
+    args = values(excerpt(op, before))
+    if args is None:
+        return None
+    for each in (op, *claims(op)):
         try:
-            slopes, _ = _slopes(alone(each), args)
+            slopes, _ = _slopes(excerpt(each, before).function, args)
         except UserError:  # a claim that holds only where the statement chooses it
             continue
         wrong = next((slope for slope in slopes if not slope.is_right), None)
         if wrong is not None:
             return Fault(wrong, op)
     return None
-
-
-def _claims(op: Compute) -> Iterator[Compute]:
-    """A statement for each `stop(e, grad=g)` in this one, of that alone."""
-    for node in walk(op.body):
-        if isinstance(node, Call) and node.fn == "stop_grad":
-            extents, used = op.extents, _used(op, node)
-            dtype = dtype_of(node, tuple(v.type.dtype for v in op.operands))
-            yield Compute(op.operands, dtype, [(name, extents[name]) for name in used],
-                          [(name,) for name in used], node, loc=op.loc)
-
-
-def states_gradient(op: Op) -> bool:
-    """Whether a statement has a `stop(e, grad=g)`."""
-    return isinstance(op, Compute) and any(
-        isinstance(e, Call) and e.fn == "stop_grad" for e in walk(op.body))
-
-
-def alone(op: Compute) -> Function:
-    """A statement as a function of what it reads, by the names that this has."""
-    given = list(dict.fromkeys(op.operands))
-    block = Block([(v.name or f"value{n}", v.type) for n, v in enumerate(given)])
-    copies = dict(zip(given, block.args, strict=True))
-    made = block.append(op.clone([copies[v] for v in op.operands]))
-    block.append(Return(made.results))
-    return Function("statement", block, [Argument(v, "input") for v in block.args])
 
 
 def _blame(function: Function, args: Sequence[Array], wrong: Slope) -> Fault:
@@ -184,12 +181,14 @@ def _slopes(
     backward = gradient_of(scalar, [a.value.name for a in by])
     gradients = evaluate(backward, [*exact, *weights], double=True)
     held = Held(scalar, [*exact, *weights], [*_nearby(exact, random), *weights])
+    value = held.run([*exact, *weights])
     slopes = []
     for argument, gradient in zip(by, gradients, strict=True):
         place = [a is argument for a in function.arguments].index(True)
         for _ in range(DIRECTIONS):
             direction = random.choice([-1.0, 1.0], gradient.shape)
-            slope = Slope(argument.value.name, float(np.sum(gradient * direction)), math.nan)
+            derived = float(np.sum(gradient * direction))
+            slope = Slope(argument.value.name, derived, math.nan, value)
             slopes.append(_measured(held, place, direction, [*exact, *weights], slope))
     return slopes, held.invented
 
@@ -355,7 +354,7 @@ class Held:
             if array is None:
                 return None
             fixed.append(array)
-            places = tuple(map(Var, _used(op, inside)))
+            places = tuple(map(Var, used_by(op, inside)))
             return Read(len(op.operands) + len(fixed) - 1, places)
 
         def still(node: Expr) -> Expr:
@@ -413,11 +412,6 @@ def _inside(scan: Scan, env: Env) -> Env:
                     for history, new in zip(scan.histories, scan.news, strict=True)}
 
 
-def _used(op: Compute, inside: Expr) -> list[str]:
-    found = variables(inside)
-    return [name for name, _ in op.ranges if name in found]
-
-
 def _is_still(op: Compute, inside: Expr, here: Env, there: Env) -> bool:
     first, second = _value_of(op, inside, here), _value_of(op, inside, there)
     return first is not None and second is not None and np.array_equal(first, second)
@@ -427,7 +421,7 @@ def _value_of(op: Compute, inside: Expr, env: Env) -> Array | None:
     """An expression of a compute over the variables that it uses; None where it is not defined
     for all of them, because a `where` or a guard leaves some out."""
     dtype = dtype_of(inside, tuple(v.type.dtype for v in op.operands))
-    extents, used = op.extents, _used(op, inside)
+    extents, used = op.extents, used_by(op, inside)
     operands = [Value(v.type) for v in op.operands]
     alone = Compute(operands, dtype, [(name, extents[name]) for name in used],
                     [(name,) for name in used], inside, loc=op.loc)

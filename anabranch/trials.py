@@ -139,11 +139,12 @@ def trial_with(function: Function, given: Mapping[str, object]) -> Trial | None:
     return None if made is None or arguments is None else Trial(made, arguments, given)
 
 
-def accepted(function: IrFunction) -> tuple[Array, ...] | None:
+def accepted(function: IrFunction, seed: int = SEED, width: float = 1.0
+             ) -> tuple[Array, ...] | None:
     """Data of the first domain that gives finite results, or else of the last one; None where data
-    have no meaning for the function."""
+    have no meaning for the function. Normal numbers have this width."""
     for domain in DOMAINS:
-        arguments = _arguments(function, np.random.default_rng(SEED), domain)
+        arguments = _arguments(function, np.random.default_rng(seed), domain, width)
         try:
             results = evaluate(function, arguments)
         except UserError:
@@ -172,17 +173,18 @@ def _built(function: Function, given: Mapping[str, object]) -> IrFunction:
 
 
 def _arguments(
-    function: IrFunction, random: np.random.Generator, domain: Domain
+    function: IrFunction, random: np.random.Generator, domain: Domain, width: float
 ) -> tuple[Array, ...]:
     limit = _index_limit(function)
     return tuple(
         np.asarray(3) if a.role in ("step", "seed")
-        else draw(a.value.type, random, limit=limit, domain=domain)
+        else draw(a.value.type, random, limit=limit, domain=domain, width=width)
         for a in function.arguments)
 
 
 def draw(
-    type: TensorType, random: np.random.Generator, *, limit: int, domain: Domain = DOMAINS[0]
+    type: TensorType, random: np.random.Generator, *, limit: int, domain: Domain = DOMAINS[0],
+    width: float = 1.0,
 ) -> Array:
     """Numbers of a type: normal ones, or uniform in a bounded domain; integers below a limit."""
     match category(type.dtype):
@@ -191,7 +193,8 @@ def draw(
         case "int":
             return random.integers(0, limit, type.shape).astype(held(type.dtype))
     bounded = math.isfinite(domain[0])
-    drawn = random.uniform(*domain, type.shape) if bounded else random.normal(size=type.shape)
+    drawn = (random.uniform(*domain, type.shape) if bounded
+             else random.normal(scale=width, size=type.shape))
     array = np.asarray(drawn, held(type.dtype))
     return round_bf16(array) if type.dtype == "bf16" else array
 

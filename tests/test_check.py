@@ -136,6 +136,96 @@ def test_a_stated_gradient_that_is_right_is_not_a_mistake() -> None:
     assert (verdict.fault, verdict.invented) == (None, ())
 
 
+RIGHT = {
+    "a table is read in each part": """op f(ids: Int[N], t: T[V, D]) -> T[N, D]:
+    y[n, d] = stop(t[ids[n], d] ** 3, grad=3 * stop(t[ids[n], d] ** 2) * t[ids[n], d])
+    return y""",
+    "a sum is made in each part": """op f(x: T[*I, N], w: T[N]) -> T[*I]:
+    y[*i] = stop(sum[n](x[*i, n] * w[n]) ** 2,
+                 grad=2 * stop(sum[n](x[*i, n] * w[n])) * sum[n](x[*i, n] * w[n]))
+    return y""",
+    "the largest, by its place": """op f(x: T[I, N]) -> T[I]:
+    k[i] = argmax[n](x[i, n])
+    y[i] = stop(max[n](x[i, n]), grad=x[i, k[i]])
+    return y""",
+    "by the argument, not by what is made of it": """op f(x: T[*I, N]) -> T[*I]:
+    m[*i]    = max[n](x[*i, n])
+    z[*i]    = sum[n](exp(x[*i, n] - m[*i]))
+    p[*i, n] = exp(x[*i, n] - m[*i]) / z[*i]
+    y[*i]    = stop(log(z[*i]) + m[*i], grad=sum[n](stop(p[*i, n]) * x[*i, n]))
+    return y""",
+    "a recurrence, by what it multiplied": """op f(x: T[B, S]) -> T[B]:
+    h[b, t] = x[b, t] * h[b, t - 1, pad=1]
+    y[b]    = stop(h[b, S - 1], grad=sum[t](stop(h[b, S - 1] / x[b, t]) * x[b, t]))
+    return y""",
+    "by what is drawn nothing is asked": """op f(x: T[N], key: Key) -> T[N]:
+    r[n < N] = rand(key)
+    y[n]     = stop(x[n] ** 2 * r[n], grad=2 * stop(x[n]) * x[n] * r[n])
+    return y""",
+    "large numbers beside small slopes": """op f(x: T[N], b: T[N]) -> T[N]:
+    y[n] = stop(x[n] ** 8 + b[n], grad=8 * stop(x[n] ** 7) * x[n] + b[n])
+    return y""",
+}
+
+WRONG = {
+    "under a mask": """op f(x: f32[N], m: bool[N]) -> f32[N]:
+    y[n] = stop(where(m[n], x[n] ** 3, 0), grad=3 * stop(x[n] ** 2) * x[n])
+    return y""",
+    "past a limit": """op f(x: T[N]) -> T[N]:
+    y[n] = stop(clamp(x[n], -4.0, 4.0), grad=x[n])
+    return y""",
+    "at another place": """op f(x: T[N]) -> T[N]:
+    v, i = sort(x)
+    y[n] = stop(v[n] ** 2, grad=2 * stop(v[n]) * x[n])
+    return y""",
+    "at one place": """op f(x: T[N], w: T[N]) -> T[N]:
+    y[n] = stop(x[n] * w[n], grad=stop(w[n]) * x[n] + where(n == 0, 0, stop(x[n]) * w[n]))
+    return y""",
+    "by what was rounded before": """op f(x: T[N]) -> T[N]:
+    q[n] = stop(round(x[n]), grad=x[n])
+    y[n] = stop(q[n] * x[n], grad=stop(q[n]) * x[n] + 0.5 * stop(x[n]) * q[n])
+    return y""",
+    "by one of two numbers made of one": """op f(x: T[*I, N], w: T[N]) -> T[*I]:
+    y[*i] = stop(sum[n](x[*i, n] * w[n]) ** 2,
+                 grad=2 * stop(sum[n](x[*i, n] * w[n])) * sum[n](x[*i, n] * stop(w[n])))
+    return y""",
+}
+
+
+@pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)
+def test_what_a_right_gradient_is_written_with_does_not_matter(text: str) -> None:
+    (report,) = check_program(loads(f"{text}\n", "f.ab"))
+    assert report.mistakes == []
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+def test_a_gradient_that_is_wrong_somewhere_is_found(text: str) -> None:
+    (report,) = check_program(loads(f"{text}\n", "f.ab"))
+    (mistake,) = report.mistakes
+    assert "stop(" in text.splitlines()[mistake.span.line - 1]
+
+
+@pytest.mark.parametrize(("factor", "lines"), [(2, []), (1.5, [7])])
+def test_what_a_model_states_is_tried_with_numbers_that_go_together(
+    factor: float, lines: list[int]
+) -> None:
+    reports = check_program(loads(f"""model Net(dim: int):
+    layer: Linear(dim, dim)
+
+    def loss(x: f32[B, dim]) -> f32[]:
+        h = tanh(layer(x))
+        m, k = max(h, axis=1), argmax(h, axis=1)
+        y[i] = stop(m[i] ** 2, grad={factor} * stop(m[i]) * h[i, k[i]])
+        return mean(y)
+
+train Net(dim=5):
+    steps = 1
+    data = arrays(batch=2)
+    optimizer = sgd(lr=0.1)
+""", "net.ab"))
+    assert [m.span.line for report in reports for m in report.mistakes] == lines
+
+
 def test_a_gradient_for_what_has_none_is_mentioned_and_no_mistake() -> None:
     """The straight-through estimator: rounding has no derivative that a stated one could miss."""
     (report,) = check_program(loads(
