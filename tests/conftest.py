@@ -27,8 +27,11 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-hypothesis.settings.register_profile("anabranch", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+# How long an example takes says more of the machine than of the test.
+USUAL = hypothesis.settings(deadline=None, print_blob=True,
+                            suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("anabranch", USUAL)
+hypothesis.settings.register_profile("ci", USUAL, derandomize=True)
 hypothesis.settings.load_profile("ci" if "CI" in os.environ else "anabranch")
 
 HEADING = re.compile(r"#+\s+(.*)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +14,15 @@ import pytest
 
 from tests.end_to_end.conftest import TINY, Train
 from tests.end_to_end.test_train import curve
+from tests.ports import free_port
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def torchrun(processes: int, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes),
-               "--master_port", str(port), "-m", "anabranch", "train", *arguments]
+               "--master_port", str(free_port()), "-m", "anabranch", "train", *arguments]
     return subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
                           capture_output=True, text=True, timeout=200, check=False)
 
@@ -65,9 +62,7 @@ def test_what_one_process_cannot_read_it_tells_and_all_end(
     workplace: Path, corpus: Path
 ) -> None:
     """Each on a machine of its own, with its own files; the others neither go on nor hang."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "anabranch", "train", str(TINY), "--data", "here/corpus.txt",
                "--mesh", "data=2", "--steps", "4"]
     started = []
@@ -80,7 +75,11 @@ def test_what_one_process_cannot_read_it_tells_and_all_end(
                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(ROOT)}
         started.append(subprocess.Popen(command, cwd=folder.parent, env=os.environ | job,
                                         text=True, stderr=subprocess.PIPE))
-    told = [process.communicate(timeout=60)[1] for process in started]
+    try:
+        told = [process.communicate(timeout=200)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
     assert [process.returncode for process in started] == [1, 1]
     assert "error" not in told[0]
     assert "here/corpus.txt is neither a file nor a folder" in told[1]

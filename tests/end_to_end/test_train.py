@@ -141,7 +141,10 @@ def test_an_interrupted_run_is_saved_and_goes_on_bit_for_bit(
     while process.poll() is None and not saved.exists():
         time.sleep(0.01)
     process.send_signal(number)
-    _, error = process.communicate(timeout=60)
+    try:
+        _, error = process.communicate(timeout=200)
+    finally:
+        process.kill()
     assert process.returncode == 130, error
     assert "--resume runs/cut/checkpoint.safetensors" in error
     rest = trained("--resume", str(saved))

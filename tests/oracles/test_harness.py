@@ -127,7 +127,7 @@ def lost(job: Job, send: Send) -> None:
     """Three samples: the first kills its process, the second never ends, the third is right."""
     for number in range(3):
         if number not in job.known:
-            send(At(number, 1.0))
+            send(At(number, 3.0))
             if number == 0:
                 os.abort()
             if number == 1:
@@ -148,5 +148,5 @@ def test_a_job_that_kills_every_process_before_its_first_sample_ends() -> None:
 def test_a_process_that_dies_or_hangs_is_replaced_and_its_sample_blamed() -> None:
     (job,) = pool.run([Job("none", "none")], lost, 1, 60.0)
     assert [job.known[n].kind for n in range(3)] == ["crash", "hang", "right"]
-    assert "sample 1: nothing for 1 seconds" in job.known[1].message
+    assert "sample 1: nothing for 3 seconds" in job.known[1].message
     assert "in lost" in job.known[1].message

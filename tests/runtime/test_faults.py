@@ -62,10 +62,10 @@ def test_after_a_failure_the_session_refuses_to_go_on() -> None:
 
 
 def test_a_failure_ends_every_thread() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with Session(looking_up(3, bound=10)) as session, pytest.raises(RunError):
         session.step("train", {"x": np.array([0.0, 99.0, 0.0])})
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_two_failures_are_one_error() -> None:
@@ -85,11 +85,12 @@ def test_a_stall_says_what_every_actor_waits_for(monkeypatch: pytest.MonkeyPatch
     reduce = next(a for a in program.actors if a.name == "reduce")
     edge = Edge(update.id, 0, reduce.id, 0, 0, "a planted edge")
     dead = replace(plan, programs=(replace(program, edges=(edge,)),))
-    begin = time.monotonic()
-    with Session(dead, stall_seconds=0.5) as session, pytest.raises(RunError) as failed:
-        session.step("train", {"x": np.zeros((2, WIDTH))})
+    with Session(dead, stall_seconds=0.5) as session:
+        begin = time.monotonic()
+        with pytest.raises(RunError) as failed:
+            session.step("train", {"x": np.zeros((2, WIDTH))})
+        assert time.monotonic() - begin < 5
     message = str(failed.value)
-    assert time.monotonic() - begin < 5
     assert "train has made no progress for 0.5 s" in message
     assert "reduce on rank 0 waits for firing 0 of update on rank 0 (hand.ab:9 update)" in message
     assert "(a planted edge)" in message
@@ -105,18 +106,18 @@ def test_a_stalled_reader_ends_the_run_when_a_limit_is_set() -> None:
             release.wait(10)
         return {"x": np.zeros((2, WIDTH))}
 
-    with Session(counter(2), reader_seconds=0.3) as session:
-        with pytest.raises(RunError, match=r"reader has not given the batch of step 2 for 0.3 s"):
+    with Session(counter(2), reader_seconds=1.0) as session:
+        with pytest.raises(RunError, match=r"reader has not given the batch of step 2 for 1 s"):
             session.run("train", 10, feed)
         release.set()
 
 
 def test_a_slow_reader_is_not_a_stall() -> None:
     def feed(step: int) -> Any:
-        time.sleep(0.4)
+        time.sleep(1.5 * (step == 1))
         return {"x": np.zeros((2, WIDTH))}
 
-    with Session(counter(2), stall_seconds=0.2) as session:
+    with Session(counter(2), stall_seconds=1.0) as session:
         assert session.run("train", 3, feed) == 3
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,18 +14,13 @@ import numpy as np
 import pytest
 
 from anabranch.runtime.session import Session
+from tests.ports import free_port
 from tests.runtime.collectives import channel, examples, inputs, transfer_plan
 from tests.runtime.models import WIDTH, counter
 from tests.runtime.worker import plain
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 Ended = list[subprocess.CompletedProcess[str]]
@@ -53,6 +47,11 @@ def run_pair(what: str, folder: Path, ranks: int = 2) -> Ended:
             out, err = process.communicate()
         ended.append(subprocess.CompletedProcess(command, process.returncode, out, err))
     return ended
+
+
+def seconds_together(folder: Path) -> float:
+    """Since the last of the processes was there: how long a start takes is the machine's affair."""
+    return time.time() - max(path.stat().st_mtime for path in folder.glob("*.there"))
 
 
 def found(folder: Path, rank: int) -> Any:
@@ -104,34 +103,28 @@ def test_interrupted_processes_stop_at_the_same_step(under_torchrun: list[Any]) 
 
 
 def test_a_failure_in_one_process_reaches_the_other_with_its_reason(tmp_path: Path) -> None:
-    begin = time.monotonic()
     for process in run_pair("planted", tmp_path):
         assert process.returncode == 0, process.stderr
-    assert time.monotonic() - begin < 40
+    assert seconds_together(tmp_path) < 30
     for rank in range(2):
         message = found(tmp_path, rank)
         assert "hand.ab:40: error: index 12 is outside 0..9, in embedding table[ids]" in message
 
 
 def test_a_killed_process_ends_the_other_with_an_error(tmp_path: Path) -> None:
-    begin = time.monotonic()
     alive, dead = run_pair("killed", tmp_path)
-    assert time.monotonic() - begin < 40
+    assert seconds_together(tmp_path) < 30
     assert (alive.returncode, dead.returncode) == (0, 9), alive.stderr
     message = found(tmp_path, 0)
     assert "gone" in message or "cannot meet" in message or "silent" in message
-
-
-START_SECONDS = 30  # for four interpreters with torch on a busy machine
 
 
 def test_a_mistake_in_the_reader_of_one_rank_ends_all_with_its_name_and_words(
     tmp_path: Path,
 ) -> None:
     """Nobody handles it: every process fails soon, and only its own shows the line of the user."""
-    begin = time.monotonic()
     ended = run_pair("raising", tmp_path, ranks=4)
-    assert time.monotonic() - begin < 30 + START_SECONDS
+    assert seconds_together(tmp_path) < 30
     for rank, process in enumerate(ended):
         assert process.returncode == 1, process.stderr
         assert process.stderr.count('raise ValueError("boom")') == (rank == 2)

@@ -171,5 +171,6 @@ def refused(world: ProcessWorld) -> Any:
 
 if __name__ == "__main__":
     own = ProcessWorld()
+    Path(sys.argv[2], f"{own.process}.there").touch()
     found = globals()[sys.argv[1]](own)
     Path(sys.argv[2], f"{own.process}.json").write_text(json.dumps(found))
