@@ -20,11 +20,12 @@ from anabranch.ir.expr import (
     variables,
     walk,
 )
-from anabranch.ir.index import interval
+from anabranch.ir.index import conjuncts, interval
 from anabranch.ir.linear import Linear, linear, place, strides
 from anabranch.ir.scalar import flops
 from anabranch.ir.space import Clause, Space
 
+Place = tuple[Value, tuple[Expr, ...]]  # a value, and the subscripts it is read at
 EXPENSIVE = 12  # operations from which on keeping a value beats computing it again
 
 
@@ -81,6 +82,23 @@ def comparisons(
                 if limit is not None:
                     found[node] = limit
     return [(condition, limit, below) for condition, (limit, below) in found.items()]
+
+
+def read_once(clauses: Sequence[Clause]) -> set[Place]:
+    """What is read under the same conditions wherever it is read."""
+    found: dict[Place, set[tuple[Expr, ...]]] = {}
+    for c in clauses:
+        guard = tuple(conjuncts(c.guard))
+        waiting = [(c.body, guard), *((condition, ()) for condition in guard)]
+        while waiting:
+            expr, held = waiting.pop()
+            if isinstance(expr, Read):
+                found.setdefault((c.operands[expr.operand], expr.subscripts), set()).add(held)
+            below = [held] * len(children(expr))
+            if isinstance(expr, Call) and expr.fn == "where":
+                below[1:] = (*held, expr.args[0]), (*held, Call("not", expr.args[:1]))
+            waiting += zip(children(expr), below, strict=True)
+    return {place for place, conditions in found.items() if len(conditions) == 1}
 
 
 FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}

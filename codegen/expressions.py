@@ -1,18 +1,20 @@
 """Expressions of a clause as expressions of a kernel, with the loads and checks they need.
 
 Loads are masked where a `where`, a guard or a pad decides whether they happen and bounds alone do
-not prove them harmless.
+not prove them harmless, or where the target would spare them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import reduce
 
 from anabranch.codegen.analysis import may_leave, provable
 from anabranch.codegen.kernel import Check, Ref, dtype_of, names
 from anabranch.codegen.names import both, negated
 from anabranch.codegen.scope import Scope
+from anabranch.ir.core import Value
 from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.expr import (
     FALSE,
@@ -28,6 +30,7 @@ from anabranch.ir.expr import (
     integer,
     where,
 )
+from anabranch.ir.index import conjuncts
 from anabranch.ir.launch import IntArg
 from anabranch.ir.linear import linear, place
 from anabranch.ir.ops import identity
@@ -130,11 +133,22 @@ class Expressions(Scope):
         needed, other = both(mask, inside) if inside is not None else None, None
         if inside is not None and read.pad is not None:
             other = self.lower(read.pad, at, both(mask, negated(inside)))
-        if read.pad is None and not provable(read, shape, self.space.extents):
-            needed = mask
         index = self.index(place(read.subscripts, shape), at, mask)
+        if read.pad is None:
+            harmless = provable(read, shape, self.space.extents)
+            needed = self._sparing(read, operand, index, mask) if harmless else mask
         tensor = self.pointer(operand, "scratch" if operand in self.scratch else "in")
         return self.load(operand.name or "v", tensor, index, needed, other)
+
+    def _sparing(self, read: Read, operand: Value, index: Expr, mask: Expr | None) -> Expr | None:
+        """What of a mask spares a harmless load work. Conditions on values would break vectors, and
+        those on lanes or loops that the index is not made of would have it done more often."""
+        if not self.scheme.spare or (operand, read.subscripts) not in self.once:
+            return None
+        lanes = self.grid[-1:] if self.scheme.lanes == "grid" else []
+        spread = {ref.name for ref in (*lanes, *self.loops)} - names(index)
+        plain = {*self.numbers.args, *(ref.name for ref in self.axis.values())} - spread
+        return reduce(both, (c for c in conjuncts(mask) if names(c) <= plain), None)
 
     def _of_nothing(self, read: Read, type: TensorType, at: int, mask: Expr | None) -> Expr:
         """A read of an empty tensor: its pad, or 0 where no index is right, which a check tells."""

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.codegen.analysis import accesses_of, merged_axes, worth_keeping
+from anabranch.codegen.analysis import accesses_of, merged_axes, read_once, worth_keeping
 from anabranch.codegen.kernel import (
     Check,
     Kernel,
@@ -38,7 +38,8 @@ class Scheme:
     `lanes` says whether the last axis of the grid, or of the loops, is one of lanes. With `chunk`
     the first loop is cut: the grid begins with an axis of tiles, each of which takes so many
     steps, and reductions leave partial results there. `keep`: rows may be kept in local memory.
-    `dots`: sums of products of two reads become `Dot`.
+    `dots`: sums of products of two reads become `Dot`. `spare`: loads are masked where a condition
+    on indices makes them needless, harmless as they may be.
     """
 
     grid: tuple[str, ...]
@@ -47,6 +48,7 @@ class Scheme:
     chunk: int = 0
     keep: bool = True
     dots: bool = False
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Scope(ABC):
         self.facts: dict[Expr, bool] = {}
         self.wave = 0
         self.kept = self._kept()
+        self.once = read_once(space.clauses) if scheme.spare else set()
         self.local_bytes = 0
         self._chunk: tuple[Expr, Expr] | None = None
         self.tile = self._tile_axis(parts)

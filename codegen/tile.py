@@ -45,11 +45,12 @@ PARTS = 64  # and how many parts there are at most
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a target can do: keep a row in fast memory; multiply matrices by blocks; reduce so many
-    rows together."""
+    """What a target can do: keep a row in fast memory; multiply matrices by blocks; spare loads
+    that a condition on indices makes needless; reduce so many rows together."""
 
     keep: bool = True
     dots: bool = False
+    spare: bool = False
     together: int = 8
 
 
@@ -109,7 +110,7 @@ def tile_clauses(clauses: Sequence[Clause], outputs: Sequence[Value], options: O
     if space is None:
         raise CompilerBug("a fused region whose computes share no space")
     space = _by_rows_if_cut(space)
-    scheme = replace(_scheme(space), keep=options.keep, dots=options.dots)
+    scheme = replace(_scheme(space), keep=options.keep, dots=options.dots, spare=options.spare)
     parts, chunk = _split(space, scheme)
     if parts:
         return _two_kernels(space, outputs, replace(scheme, chunk=chunk), parts)
@@ -171,7 +172,7 @@ def _two_kernels(space: Space, outputs: Sequence[Value], scheme: Scheme, parts: 
     note = about([c for i, c in enumerate(space.clauses) if i in needed])
     one = first.finish(f"{stem(space)}_parts", body, note)
     rest = _combining(space, partials, parts)
-    scheme = replace(_scheme(rest), keep=scheme.keep)
+    scheme = replace(_scheme(rest), keep=scheme.keep, spare=scheme.spare)
     second = Builder(rest, [v for v in outputs if v not in full], scheme, scratch)
     two = second.finish(f"{stem(space)}_whole", second.run(), about(rest.clauses))
     return Tiled((one, two), scratch)

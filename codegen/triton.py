@@ -80,9 +80,9 @@ PRODUCT = {**OPTIONS, "num_warps": 8}  # keeps the registers of f32 products fro
 
 def wishes(clauses: Sequence[Clause]) -> Options:
     """Products of matrices by blocks; rows are not kept in memory, but computed again, or once
-    where a block has whole rows."""
-    return Options(keep=False, together=1, dots=len(clauses) == 1 and is_contraction(clauses[0])
-                   and clauses[0].result.type.dtype == "f32")
+    where a block has whole rows. Its masked loads cost no vectors."""
+    return Options(keep=False, spare=True, together=1, dots=len(clauses) == 1
+                   and is_contraction(clauses[0]) and clauses[0].result.type.dtype == "f32")
 
 
 def print_piece(piece: Piece, most: int = 0) -> Printed:

@@ -46,27 +46,36 @@ from tests.codegen.scans import SCANS, all_elements_are_needed, only_scan, scan_
 from tests.codegen.scans import numbers as scanned
 from tests.codegen.test_c import LARGE_AND_SMALL, data, rounded
 from tests.codegen.triton_cases import SMALL, cases, steps
-from tests.codegen.triton_memory import Outcome, assert_agrees, run
+from tests.codegen.triton_memory import Outcome, assert_agrees, call, run
 from tests.strategies import arrays, recurrences, statements
 
 Array = np.ndarray[Any, Any]
 PROGRAMS = 8
 FEW = replace(TARGETS["triton"], print=partial(print_piece, most=PROGRAMS))
+LOADED: list[Array] = []  # the addresses of each load of the last launch
 some = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _mended_interpreter() -> Iterator[None]:
-    """The interpreter forgets that a comparison of scalars is a condition when it repeats it."""
+    """The interpreter forgets that a comparison of scalars is a condition when it repeats it; and
+    it tells where every load goes."""
     original = interpreter.InterpreterBuilder.create_splat
+    loading = interpreter.InterpreterBuilder.create_masked_load
+
+    def load(self: Any, places: Any, mask: Any, *more: Any, **named: Any) -> Any:
+        LOADED.append(np.extract(mask.data, places.data))
+        return loading(self, places, mask, *more, **named)
 
     def splat(self: Any, kind: Any, arg: Any) -> Any:
         return interpreter.TensorHandle(np.full(kind.shape, arg.data), arg.dtype.scalar)
 
     interpreter.InterpreterBuilder.create_splat = splat
+    interpreter.InterpreterBuilder.create_masked_load = load
     with np.errstate(all="ignore"):
         yield
     interpreter.InterpreterBuilder.create_splat = original
+    interpreter.InterpreterBuilder.create_masked_load = loading
 
 
 def specs_of(op: Op) -> tuple[LaunchSpec, ...]:
@@ -77,7 +86,17 @@ def specs_of(op: Op) -> tuple[LaunchSpec, ...]:
 
 def interpreted(op: Op, operands: Sequence[Array], micro: int = 0) -> Outcome:
     with np.errstate(all="ignore"):
-        return run(op, operands, specs_of(op), micro=micro)
+        return run(op, operands, specs_of(op), micro=micro, launch=watched)
+
+
+def watched(module: Any, spec: LaunchSpec, arguments: Sequence[Any]) -> None:
+    """One launch, which is to load nothing from outside of what it is given."""
+    LOADED.clear()
+    call(module, spec, arguments)
+    given = [a.view(-1) for a in arguments if hasattr(a, "data_ptr")]
+    for places in LOADED:
+        inside = [(a.data_ptr() <= places) & (places < a.data_ptr() + a.nbytes) for a in given]
+        assert np.any(inside, axis=0).all(), f"{spec.kernel.symbol} reads outside"
 
 
 def assert_runs(op: Op, operands: Sequence[Array], micro: int = 0) -> None:
@@ -121,6 +140,16 @@ def test_case_gives_what_the_reference_gives(name: str) -> None:
     operands = rounded(op, data(op))
     for micro in (0, 2):
         assert_runs(op, operands, micro)
+
+
+@pytest.mark.parametrize("rows", [4, 9])
+def test_case_of_a_branch_that_is_not_taken_and_not_read(rows: int) -> None:
+    """Where it would be outside, and where it would be inside too."""
+    text = f"""(%x: f32[{rows}, 70], %z: f32[9, 70]) {{
+        %y: f32[9, 70] = [i, j] where(i < 4, %x[i, j], %z[i, j])"""
+    op = as_one(parsed(text))
+    assert_runs(op, data(op))
+    assert sum(map(np.size, LOADED)) == 9 * 70
 
 
 @pytest.mark.parametrize("name", [*PRODUCTS, *PLAIN_PRODUCTS])

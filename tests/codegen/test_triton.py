@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,31 @@ def test_a_row_that_fits_a_block_is_loaded_once() -> None:
     assert short.count("tl.load(x_ptr") == 1
     assert "for " not in short
     assert long.count("tl.load(x_ptr") == 3
+
+
+def masks(body: str) -> list[tuple[str, str]]:
+    """The masks of the loads of a kernel, without what says that its points exist."""
+    (op, _) = parsed(f"""(%x: f32[9, 70], %z: f32[9, 70], %m: f32[9]) {{
+        %y: f32[9, 70] = [i, j] {body}""").body
+    loads = re.findall(r"tl.load\((\w+)_ptr.*?mask=(.*?), other", source(op))
+    return [(name, re.sub(r"\w+_inside( & )?", "", mask)) for name, mask in loads]
+
+
+def test_a_load_that_a_condition_on_indices_makes_needless_is_masked() -> None:
+    assert masks("where(i < 2, %x[i, j], %z[i, j])") == [
+        ("x", "(i < 2)"), ("z", "((i < 2) == 0)")]
+    assert masks("where(%z[i, j] > 0.0, where(i < 2, %x[i, j], 1.0), 0.0)") == [
+        ("z", ""), ("x", "(i < 2)")]
+    assert masks("where(i < 2, %m[j % 9], 0.0)") == [("m", "(i < 2)")]
+
+
+def test_a_mask_spares_a_load_and_makes_none() -> None:
+    """Values differ within a vector; a value per row is loaded once; so is what both sides read."""
+    assert masks("where(%z[i, j] > 0.0, %x[i, j], 0.0)") == [("z", ""), ("x", "")]
+    assert masks("where(j % 2 == 0, %m[i], %x[i, j])") == [
+        ("m", ""), ("x", "((ab_int_mod(j, 2) == 0) == 0)")]
+    assert masks("where(i < 2, %x[i, j], %x[i, j] * 2.0)") == [("x", "")]
+    assert masks("where(i < 2, %x[i, j], 0.0) + %x[i, j]") == [("x", "")]
 
 
 def test_indices_have_64_bits_where_32_are_not_enough() -> None:

@@ -42,11 +42,6 @@ def kernels() -> tuple[LaunchSpec, ...]:
     return tuple(found.values())
 
 
-# Bytes on a stack: the assembler of triton 3.7 gives this one kernel 32 registers and parks two
-# addresses beside its loop, so that more warps fit; that of 3.9 takes 40 registers and no stack.
-PARKED = {(90, "d_bias_parts"): 16}
-
-
 @pytest.mark.parametrize("half", range(HALVES))
 @pytest.mark.parametrize("architecture", SHARED)
 def test_every_kernel_compiles_without_spilling(
@@ -59,8 +54,7 @@ def test_every_kernel_compiles_without_spilling(
         module = load(spec.kernel, tmp_path)
         found = census(compile_kernel(spec, module, target), tmp_path)
         counts = dict(found.instructions)
-        name = spec.kernel.symbol.rpartition("_")[0]
-        assert found.stack <= PARKED.get((architecture, name), 0), f"{spec.kernel.symbol}: {found}"
+        assert found.stack == 0, f"{spec.kernel.symbol}: {found}"
         assert found.shared <= SHARED[architecture], f"{spec.kernel.symbol}: {found}"
         assert counts["atomic"] == 0, "the order of every sum is fixed"
         if "tl.dot" in spec.kernel.source:
