@@ -79,9 +79,10 @@ class _Steps(Builder):
         return super().lower(expr, at, mask)
 
     def _read(self, read: Read, at: int, mask: Expr | None) -> Expr:
-        """A read that is outside at each of these steps is its pad."""
+        """A read that is outside at each of these steps is its pad; its indices are checked."""
         shape = self.space.clauses[at].operands[read.operand].type.shape
         if read.pad is not None and any(map(self.leaves, read.subscripts, shape)):
+            self.index(place(read.subscripts, shape), at, mask)
             return self.lower(read.pad, at, mask)
         return super()._read(read, at, mask)
 

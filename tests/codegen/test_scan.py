@@ -62,6 +62,21 @@ def test_an_index_out_of_range_in_a_later_step_is_reported() -> None:
     assert (status.code, status.bound) == (1, 60)
 
 
+def test_an_index_out_of_range_is_reported_beside_one_that_has_a_pad() -> None:
+    """At every step the first subscript is outside, where the pad stands; the second is checked."""
+    op = scan_of("""(%x: i64[3]) {
+        %y: i64[3, 5] = scan[t < 3](%a = %x; %old) {
+            %n: i64[3, 5] = [t, j] %old[t - 3, check(%a[t], 5), pad=7]
+            return %n
+        }
+        return %y""")
+    places = np.array([4, 5, 0])
+    _, status = attempt(op, [places])
+    assert (status.code, status.value, status.bound) == (1, 5, 5)
+    (seven,) = run(op, [places % 5])
+    np.testing.assert_array_equal(seven, 7)
+
+
 def test_threads_change_nothing() -> None:
     op = scan_of(SCANS["cell, weights by row"].replace("[5,", "[23,").replace("9, 5,", "9, 23,"))
     operands = numbers(op.operands)
