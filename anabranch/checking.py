@@ -20,7 +20,9 @@ from anabranch.derived import Derived
 from anabranch.excerpts import Excerpt, states_gradient
 from anabranch.frontend import syntax as s
 from anabranch.frontend.check import sample
+from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import Open
+from anabranch.frontend.evaluate import Unsupported
 from anabranch.frontend.program import Program, loads
 from anabranch.frontend.values import Function
 from anabranch.gradient_check import (
@@ -158,14 +160,27 @@ def check_op(function: Function, tree: s.Node) -> Report:
     report = Report(f"{word} {function.definition.name}")
     trial = usual(function)
     if trial is None:
-        why = refusal(function) or "no arguments were found with which it gives tensors"
-        report.lines.append(f"not tried: {why}")
+        _not_tried(refusal(function), report)
         return report
     report.lines += [f"tried with {_sizes(trial)}", *_derived(trial),
                      *(f"  {line}" for line in Derived(trial).gradient)]
     _check_parts(function, trial, report, tree)
     _check_gradient(trial, report, tree)
     return report
+
+
+def _not_tried(why: UserError | None, report: Report) -> None:
+    """What keeps an op from being tried with any sizes is a mistake, but for what it leaves to its
+    callers."""
+    match why:
+        case None:
+            report.lines.append("not tried: no arguments were found with which it gives tensors")
+        case Failed() | Unsupported():
+            first = why.diagnostics[0]
+            at = f" (line {first.span.line})" if first.span and isinstance(why, Failed) else ""
+            report.lines.append(f"not tried: {first.message}{at}")
+        case _:
+            report.mistakes += why.diagnostics
 
 
 def _sizes(trial: Trial) -> str:

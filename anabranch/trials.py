@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -23,7 +23,7 @@ from anabranch.frontend.signatures import is_dtype, without_layout
 from anabranch.frontend.values import Function
 from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.core import Module
-from anabranch.ir.diagnostics import UserError
+from anabranch.ir.diagnostics import Note, UserError
 from anabranch.ir.expr import Call, Const, Expr, walk
 from anabranch.ir.ops import Compute, Gradient, nested
 from anabranch.ir.reference import evaluate, held, round_bf16
@@ -102,17 +102,27 @@ def _wanted(
     return None if given is None else {**given, **elementwise(function, shape)}
 
 
-def refusal(function: Function) -> str:
-    """What the function is refused with, if that is the same with all usual sizes."""
-    found: set[str] = set()
+def refusal(function: Function) -> UserError | None:
+    """What the function is refused with, if that is at the same place with all usual sizes; those
+    that a message speaks of are noted."""
+    found: list[UserError] = []
     for numbers, length in USUAL:
+        sizes = _wanted(function, numbers, length) or {}
         try:
-            _built(function, _wanted(function, numbers, length) or {})
+            _built(function, sizes)
         except UserError as error:
-            found.add(error.diagnostics[0].message)
+            first = replace(error.diagnostics[0], notes=(
+                *error.diagnostics[0].notes, *_tried(sizes)))
+            found.append(type(error)(first, sources=error.sources))
         else:
-            return ""
-    return found.pop() if len(found) == 1 else ""
+            return None
+    places = {error.diagnostics[0].span for error in found}
+    return found[0] if len(places) == 1 else None
+
+
+def _tried(sizes: Mapping[str, object]) -> list[Note]:
+    shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return [Note(f"here with {shown}; other sizes that were tried fare no better")] if sizes else []
 
 
 def _points(function: IrFunction) -> int:

@@ -12,6 +12,7 @@ from anabranch.frontend.arguments import Argument, Callee, by_place, matched
 from anabranch.frontend.bounds import negated
 from anabranch.frontend.builtins import Call, invoke
 from anabranch.frontend.constants import constant
+from anabranch.frontend.dimensions import Binding
 from anabranch.frontend.evaluate import (
     NOTHING,
     Activation,
@@ -28,7 +29,6 @@ from anabranch.frontend.indexing import is_reduction, reduction
 from anabranch.frontend.models import instantiate
 from anabranch.frontend.ranges import list_shape
 from anabranch.frontend.signatures import (
-    Binding,
     alike,
     bind,
     declared_dtype,
@@ -56,7 +56,7 @@ from anabranch.frontend.values import (
     describe,
     weak,
 )
-from anabranch.ir.diagnostics import Span, UserError, fail
+from anabranch.ir.diagnostics import Note, Span, UserError, fail
 from anabranch.ir.types import TensorType, is_float, tensor
 
 
@@ -226,7 +226,7 @@ def _activate(
     activation = Activation(path)
     inner = Frame(function.scope.inner(names), frame.builder, activation, _index_for(args, frame),
                   shape=frame.shape)
-    binding = Binding(definition.name, inner, names)
+    binding = Binding(_full_name(function), inner, names, function.owner)
     keys = frozenset(p.name for p in definition.params
                      if kind_of(p, function.scope) == "Key")
     given = matched(definition, args, keywords, span, keys=keys)
@@ -246,6 +246,12 @@ def _activate(
             raise fail(f"'{definition.name}' ends without 'return'", definition.span)
         return None
     return _results(value, definition, binding, span)
+
+
+def _full_name(function: Function) -> str:
+    """`Linear.forward` for a function of a model."""
+    model = f"{function.owner.name}." if function.owner is not None else ""
+    return f"{model}{function.definition.name}"
 
 
 def _index_for(args: Sequence[Argument], frame: Frame) -> Index | None:
@@ -332,26 +338,52 @@ def _results(
     if len(values) != len(definition.results):
         raise fail(f"'{definition.name}' declares {len(definition.results)} results and returns "
                    f"{len(values)}", definition.results[0].span)
-    checked = [_result(v, t, definition.name, binding)
-               for v, t in zip(values, definition.results, strict=True)]
+    places = _returned(definition)
+    checked = [_result(v, t, place, binding)
+               for v, t, place in zip(values, definition.results, places, strict=True)]
     return checked[0] if len(checked) == 1 else tuple(checked)
 
 
-def _result(value: object, type_: s.Expr, owner: str, binding: Binding) -> object:
+def _returned(definition: s.OpDef | s.FuncDef) -> Sequence[s.Expr | None]:
+    """What is written for each result, if there is one place where it is."""
+    count = len(definition.results)
+    written = [node.value for node in s.walk(definition) if isinstance(node, s.Return)]
+    if len(written) != 1 or written[0] is None:
+        return [None] * count
+    if count == 1:
+        return written
+    items = written[0].items if isinstance(written[0], s.Tuple) else ()
+    return items if len(items) == count else [None] * count
+
+
+def _result(value: object, type_: s.Expr, place: s.Expr | None, binding: Binding) -> object:
     declared = declared_type(type_, binding)
     if declared is None:
         return value  # of a scalar op
     if isinstance(value, bool | int | float):
         value = Tensor((), weak(value, type_.span))
+    notes = [Note("this is returned", place.span)] if place is not None else []
     if not isinstance(value, Tensor):
-        raise fail(f"'{owner}' declares a tensor as its result and returns {describe(value)}",
-                   type_.span)
+        raise fail(f"'{binding.owner}' declares a tensor as its result and returns "
+                   f"{describe(value)}", type_.span, *notes)
     dtype, shape = declared
     value = _typed(value, dtype, type_.span)
     if value.shape != shape or (dtype is not None and value.dtype != dtype):
         wanted: TensorType = tensor(dtype or value.dtype, shape)
-        raise fail(f"'{owner}' declares the result {wanted}, and it is {value.type}", type_.span)
+        raise fail(f"'{binding.owner}' declares the result {wanted}, and it is {value.type}",
+                   type_.span, *notes, help=_converted(value.type, wanted))
     return pinned(value, without_layout(type_)[1], binding)
+
+
+def _converted(found: TensorType, wanted: TensorType) -> str:
+    """How a tensor becomes one of another type, where that is plain."""
+    if found.shape == wanted.shape:
+        return f"cast it: {wanted.dtype}(...)"
+    if found.dtype != wanted.dtype or found.elements != wanted.elements:
+        return ""
+    if (*found.shape[:-2], *found.shape[:-3:-1]) == wanted.shape:
+        return "with its last two axes swapped it fits: .T"
+    return f"it has as many elements: reshape(..., {list(wanted.shape)})"
 
 
 def _typed(x: Tensor, dtype: str | None, span: Span) -> Tensor:

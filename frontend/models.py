@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.arguments import Argument, matched
+from anabranch.frontend.dimensions import Binding
 from anabranch.frontend.evaluate import Activation, Frame, blamed, evaluate, run, truth
 from anabranch.frontend.expressions import assign, settled
-from anabranch.frontend.signatures import Binding, bind
+from anabranch.frontend.signatures import bind
 from anabranch.frontend.values import (
     Deferred,
     Function,
@@ -34,7 +35,7 @@ def instantiate(
     """A model with these arguments; it has no place yet."""
     names: dict[str, object] = {}
     scope = model.scope.inner(names)
-    instance = Instance(model, scope)
+    instance = Instance(model, scope, span)
     inner = Frame(scope, frame.builder, Activation(frame.activation.path, building=True))
     definition = model.definition
     given = matched(definition, args, keywords, span)

@@ -117,6 +117,14 @@ def expand(x: Tensor, shape: object, span: Span) -> Tensor:
     return over(full, Element(elements.substituted(x.element.expr, fixed), x.dtype, FULL))
 
 
+def _joinable(one: Shape, other: Shape) -> str:
+    """The axis along which two shapes can be joined, if there is one."""
+    apart = [axis for axis, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+    if len(one) != len(other) or len(apart) != 1:
+        return "they are joined along one axis, and all others are of one size"
+    return f"along axis {apart[0]} they can be joined"
+
+
 def concat(parts: Sequence[Tensor], axis_: object, builder: Builder, span: Span) -> Tensor:
     """Tensors one after the other along an axis."""
     if not parts:
@@ -127,7 +135,8 @@ def concat(parts: Sequence[Tensor], axis_: object, builder: Builder, span: Span)
             a != b for d, (a, b) in enumerate(zip(part.shape, parts[0].shape, strict=True))
             if d != at
         ):
-            raise fail(f"{parts[0].type} and {part.type} differ off axis {at}", span)
+            raise fail(f"{parts[0].type} and {part.type} differ off axis {at}", span,
+                       help=_joinable(parts[0].shape, part.shape))
     dtype, _ = elements.promoted([part.element for part in parts], span)
     shape = list(parts[0].shape)
     shape[at] = sum(part.shape[at] for part in parts)

@@ -8,17 +8,16 @@ of dimensions. Everything else is an expression, checked once all names are boun
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from anabranch.frontend import elements
 from anabranch.frontend import syntax as s
 from anabranch.frontend.arguments import Argument, Definition
-from anabranch.frontend.evaluate import Frame, evaluate
+from anabranch.frontend.dimensions import Binding, Given, bind_shape, check_later, dimension
+from anabranch.frontend.evaluate import evaluate
 from anabranch.frontend.expressions import fitting
 from anabranch.frontend.unparse import format_expression
 from anabranch.frontend.values import (
     FULL,
-    MISSING,
     WEAK,
     Dtype,
     Element,
@@ -37,33 +36,9 @@ from anabranch.frontend.values import (
 from anabranch.ir.diagnostics import Note, Span, UserError, fail, nearest
 from anabranch.ir.expr import integer
 from anabranch.ir.sbp import Layout
-from anabranch.ir.types import category, is_float, tensor
+from anabranch.ir.types import category, is_float, promote, tensor
 
 CATEGORIES = {"Float": "float", "Int": "int"}
-
-
-@dataclass(slots=True)
-class Binding:
-    """What a call has bound so far: the parameters and dimensions by name, and generic dtypes.
-
-    `frame` is where types and defaults are evaluated: the scope of the definition, with the
-    parameters in it. `owner` is the name of the definition in messages.
-    """
-
-    owner: str
-    frame: Frame
-    names: dict[str, object]
-    dtypes: dict[str, str] = field(default_factory=dict)
-    first: dict[str, Note] = field(default_factory=dict)
-    later: list[tuple[s.Expr, int, str, Span]] = field(default_factory=list)
-
-    @property
-    def outer(self) -> Scope:
-        """The scope of the definition, without what this call binds: heads of types stand there,
-        so that a dimension may be called T."""
-        outer = self.frame.scope.outer
-        assert outer is not None, "a frame of a call is inside the scope of the definition"
-        return outer
 
 
 def kind_of(param: s.Param, scope: Scope) -> str:
@@ -89,7 +64,7 @@ def bind(
         else:
             continue  # the caller supplies it
         binding.names[param.name] = _accepted(param, argument, binding)
-    _check_later(binding)
+    check_later(binding)
     for name, dtype in binding.dtypes.items():
         binding.names.setdefault(name, Dtype(dtype))
 
@@ -155,7 +130,7 @@ def _accepted(param: s.Param, argument: Argument, binding: Binding) -> object:
             if isinstance(binding.outer.find(head), Generic):
                 x = _as_floats(head, x)
             _bind_dtype(head, x, what, argument.span, binding)
-            _bind_shape(items, x, what, argument.span, type_.span, binding)
+            bind_shape(Given(items, x, what, argument.span, type_.span), binding)
             if isinstance(value, State):
                 return value
             return pinned(x, layout, binding)
@@ -225,9 +200,10 @@ def _bind_dtype(head: str, x: Tensor, what: str, span: Span, binding: Binding) -
     if x.element.level == WEAK:
         return
     if binding.dtypes.setdefault(head, x.dtype) != x.dtype:
+        common = promote(binding.dtypes[head], x.dtype) or binding.dtypes[head]
         raise fail(f"{what} has dtype {head}, which is {binding.dtypes[head]} in this call, and "
                    f"this is {describe(x)}", span, binding.first[head],
-                   help=f"cast one of them: {binding.dtypes[head]}(...)")
+                   help=f"cast one of them: {common}(...)")
     binding.first.setdefault(head, Note(f"{head} is {x.dtype} because of {what}", span))
 
 
@@ -241,111 +217,6 @@ def _scalar(head: str, value: object, what: str, span: Span, binding: Binding) -
         _bind_dtype(head, Tensor((), value), what, span, binding)
         return value
     _bind_dtype(head, _as_tensor(value, what, span), what, span, binding)
-    return value
-
-
-# ---- Dimensions
-
-
-def _bind_shape(
-    items: Sequence[s.Expr], x: Tensor, what: str, span: Span, type_span: Span, binding: Binding
-) -> None:
-    groups = _aligned(items, x, what, span, type_span, binding)
-    for item, sizes in groups:
-        match item:
-            case s.Star(s.Name(name)):
-                _bind_pack(name, item, sizes, what, span, binding)
-            case s.Star():
-                pass  # a spread list, whose length was checked; compared below
-            case s.Name(name) if not _is_number(name, binding) and name[0].isupper():
-                _bind_name(name, sizes[0], what, span, binding)
-            case _:
-                binding.later.append((item, sizes[0], what, span))
-
-
-def _aligned(
-    items: Sequence[s.Expr], x: Tensor, what: str, span: Span, type_span: Span, binding: Binding
-) -> list[tuple[s.Expr, tuple[int, ...]]]:
-    """Each dimension of a type with the sizes it stands for; one pack may be of any length."""
-    lengths = [_pack_length(item, binding) for item in items]
-    count = sum(n for n in lengths if n is not None)
-    free = x.rank - count
-    unknown = lengths.count(None)
-    if unknown > 1:
-        raise fail("two packs in one type: their lengths cannot be told apart", type_span)
-    if free < 0 or (not unknown and free):
-        raise fail(f"{what} has {'at least ' if unknown else ''}{count} "
-                   f"dimension{'' if count == 1 else 's'}, and this is {describe(x)}", span,
-                   Note("its type is declared here", type_span))
-    groups, start = [], 0
-    for item, length in zip(items, lengths, strict=True):
-        stop = start + (free if length is None else length)
-        groups.append((item, x.shape[start:stop]))
-        start = stop
-    return groups
-
-
-def _pack_length(item: s.Expr, binding: Binding) -> int | None:
-    if not isinstance(item, s.Star):
-        return 1
-    if isinstance(item.value, s.Name):
-        bound = binding.names.get(item.value.id, binding.frame.scope.find(item.value.id))
-        return len(bound) if isinstance(bound, list | tuple) else None
-    value = evaluate(item.value, binding.frame)
-    return len(value) if isinstance(value, list | tuple) else 1
-
-
-def _is_number(name: str, binding: Binding) -> bool:
-    """Whether a name is an integer in scope (a dimension bound in this call is not)."""
-    if name in binding.first:
-        return False
-    return isinstance(binding.frame.scope.find(name), int)
-
-
-def _bind_name(name: str, size: int, what: str, span: Span, binding: Binding) -> None:
-    bound = binding.names.setdefault(name, size)
-    if bound != size:
-        raise fail(f"{name} is {bound} in this call, and {size} in {what}", span,
-                   binding.first[name])
-    binding.first.setdefault(name, Note(f"{name} is {size} because of {what}", span))
-
-
-def _bind_pack(
-    name: str, item: s.Star, sizes: tuple[int, ...], what: str, span: Span, binding: Binding
-) -> None:
-    bound = binding.names.get(name, binding.frame.scope.find(name))
-    if bound is MISSING:
-        bound = binding.names[name] = list(sizes)
-        binding.first[name] = Note(f"*{name} is {list(sizes)} because of {what}", span)
-    if not isinstance(bound, list | tuple):
-        raise fail(f"'{name}' is {describe(bound)}, not a list of sizes", item.span)
-    if list(bound) != list(sizes):
-        notes = [binding.first[name]] if name in binding.first else []
-        raise fail(f"*{name} is {list(bound)} in this call, and {list(sizes)} in {what}", span,
-                   *notes)
-
-
-def _check_later(binding: Binding) -> None:
-    """Compare the dimensions that are expressions."""
-    for item, size, what, span in binding.later:
-        value = dimension(item, binding)
-        if value != size:
-            raise fail(f"a dimension of {what} is {value}, and here it has size {size}", span,
-                       Note("it is declared here", item.span))
-    binding.later.clear()
-
-
-def dimension(item: s.Expr, binding: Binding) -> int:
-    """The value of a dimension in a type."""
-    for each in s.walk(item):
-        if isinstance(each, s.Name) and binding.frame.scope.find(each.id) is MISSING:
-            bound = [n for n in binding.names if n not in ("T", "U")]
-            raise fail(f"the dimension '{each.id}' is not bound", each.span,
-                       help=nearest(each.id, bound)
-                       or "a capitalised name standing alone in the type of a parameter binds one")
-    value = evaluate(item, binding.frame)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise fail(f"a dimension is an integer of at least 0, not {describe(value)}", item.span)
     return value
 
 

@@ -146,6 +146,15 @@ def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
 # ---- Contractions and reductions
 
 
+def _turned(a: Tensor, b: Tensor, inner: int) -> str:
+    """Which factor fits when it is transposed, if one does."""
+    if b.rank > 1 and b.shape[-1] == a.shape[-1]:
+        return "transpose with .T if the weight is stored as [outputs, inputs]"
+    if a.rank > 1 and a.shape[-2] == inner:
+        return "with the last two axes of the left one swapped it fits: .T"
+    return "the last axis of the left one meets the last but one of the right"
+
+
 def matmul(a: Tensor, b: Tensor, builder: Builder, span: Span) -> Tensor:
     """`a @ b` as in NumPy: leading axes are broadcast, a vector has no second axis."""
     if a.rank == 0 or b.rank == 0:
@@ -153,7 +162,7 @@ def matmul(a: Tensor, b: Tensor, builder: Builder, span: Span) -> Tensor:
     inner = b.shape[-2] if b.rank > 1 else b.shape[0]
     if a.shape[-1] != inner:
         raise fail(f"'@' of {a.type} and {b.type}: the inner sizes are {a.shape[-1]} and {inner}",
-                   span, help="transpose with .T if the weight is stored as [outputs, inputs]")
+                   span, help=_turned(a, b, inner))
     lead = broadcast([_leading(a), _leading(b)], span)
     shape = (*lead, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ()))
     names = letters(len(shape) + 1)

@@ -166,10 +166,12 @@ class Model:
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """A model with its arguments. `scope` holds its fields; it has a place once it is a field."""
+    """A model with its arguments, made at `span`. `scope` holds its fields; it has a place once it
+    is a field."""
 
     model: Model
     scope: Scope
+    span: Span
     path: str | None = None
     fields: dict[str, object] = field(default_factory=dict)
     arguments: dict[str, object] = field(default_factory=dict)

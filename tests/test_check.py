@@ -243,12 +243,24 @@ def test_what_is_stopped_may_have_another_derivative() -> None:
 
 @pytest.mark.parametrize(("body", "why"), [
     ("return x, 1.0", "'f' does not give tensors only"),
-    ("return reshape(x, [x.shape[0] + 1])",
+    ("assert x.shape[0] == 6, 'six'\n    return x", "six (line 2)"),
+    ("return x[6] if x.shape[0] < 6 else x[x.shape[0]]",
      "no arguments were found with which it gives tensors"),
 ])
 def test_what_cannot_be_tried_says_why(body: str, why: str) -> None:
-    reports = check_program(loads(f"def f(x: f32[N]):\n    {body}\n"))
-    assert [report.lines for report in reports] == [[f"not tried: {why}"]]
+    (report,) = check_program(loads(f"def f(x: f32[N]):\n    {body}\n"))
+    assert (report.lines, report.mistakes) == ([f"not tried: {why}"], [])
+
+
+@pytest.mark.parametrize("body", [
+    "return reshape(x, [x.shape[0] + 1, 5])", "return x @ zeros([4, 5])", "return x + zeros([6])",
+    "return relu(x)[:, :4] + x", "y = x + 1", "return x.item()"])
+def test_what_no_sizes_make_right_is_a_mistake(body: str) -> None:
+    (report,) = check_program(loads(f"def f(x: f32[N, 5]) -> f32[N, 5]:\n    {body}\n"))
+    (mistake,) = report.mistakes
+    assert mistake.span is not None
+    assert mistake.notes[-1].message == (
+        "here with N = 5; other sizes that were tried fare no better")
 
 
 def test_what_differs_in_parts_is_a_mistake_of_its_statement(
