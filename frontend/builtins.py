@@ -37,7 +37,7 @@ from anabranch.frontend.values import (
 )
 from anabranch.ir.diagnostics import Span, fail
 from anabranch.ir.sbp import Layout
-from anabranch.ir.types import DTYPES, LARGEST, integers, is_float
+from anabranch.ir.types import DTYPES, LARGEST, category, integers, is_float
 
 Apply = Callable[[object, Sequence[object], dict[str, object], Frame, Span], object]
 
@@ -447,7 +447,11 @@ def _check(call: Call, place: object, size: object) -> object:
         if not 0 <= place < bound:
             raise fail(f"place {place}, where there are places 0 to {bound - 1}", call.span)
         return place
-    return combine("check", [place, bound], call.frame, call.span)
+    checked = combine("check", [place, bound], call.frame, call.span)
+    if category(checked.dtype) != "int":
+        raise fail(f"places are integers, and these have dtype {checked.dtype}", call.span,
+                   help="cast them: i64(...)")
+    return checked
 
 
 # ---- Kinds of values

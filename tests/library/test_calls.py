@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,14 @@ from anabranch.checking import backward, wrong_parts
 from anabranch.driver import Options, compile_function
 from anabranch.gradient_check import check_gradients, float_inputs
 from anabranch.ir.core import Module
+from anabranch.ir.diagnostics import UserError
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.reference import evaluate
 from anabranch.ir.rewrite import clone_module
 from anabranch.ir.sbp import S, layout_on
 from anabranch.lowering.differentiate import differentiate
 from anabranch.runtime.session import Session
+from tests.frontend.running import DTYPES, call, program
 from tests.library.example import Called
 from tests.library.function_examples import FUNCTIONS, GROUPS
 from tests.library.ops import stepped
@@ -48,6 +52,18 @@ def test_a_function_is_right_in_parts_and_has_the_right_slope(example: Called) -
     for made in (of, *backward(of)):
         assert [wrong for wrong in wrong_parts(made) if wrong is not None] == []
     assert example.kink or check_gradients(of.function, of.arguments).fault is None
+
+
+@pytest.mark.parametrize("example", FUNCTIONS, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "int64", "uint8", "bool"])
+def test_a_tensor_of_any_dtype_is_taken_or_refused_with_words(example: Called, dtype: str) -> None:
+    """What is refused is the user's mistake; nothing else may be raised."""
+    arrays = example.arrays()
+    for name, array in arrays.items():
+        given = {**arrays, name: np.clip(np.nan_to_num(array), -9, 9).astype(dtype)}
+        params = ", ".join(f"{k}: {DTYPES[str(x.dtype)]}{list(x.shape)}" for k, x in given.items())
+        with contextlib.suppress(UserError), np.errstate(all="ignore"):
+            call(program(f"def f({params}):\n    return {example.call}\n"), "f", **given)
 
 
 @pytest.mark.parametrize("group", GROUPS)

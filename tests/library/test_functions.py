@@ -226,6 +226,9 @@ REFUSED: dict[str, str] = {
     "bitwise_and(x, x)": "bits of integers",
     "check(7, 7)": "places 0 to 6",
     "gather(x, x, axis=0)": "a subscript is an integer",
+    "check(x, 3)": "places are integers, and these have dtype f32",
+    "scatter(x, x, x, 0)": "places are integers",
+    "scatter_add(x[0, 0], 0.5, x[0, 0], 0)": "places are integers",
     "softmax(x[0, 0])": "'x' of 'softmax' has at least 1 dimension, and",
     "cross_entropy(x, i64(x[:, 0]), smoothing=2.0)": "smoothing is from 0 to 1",
 }
