@@ -20,6 +20,7 @@ from anabranch.ir.core import Argument, Block, Function, Module, Op, Value
 from anabranch.ir.diagnostics import CompilerBug, UserError
 from anabranch.ir.expr import (
     Call,
+    Const,
     Expr,
     Read,
     Var,
@@ -172,7 +173,7 @@ def _slopes(
     statements whose stated gradients no difference can contradict."""
     random = np.random.default_rng(1)
     by = float_inputs(function)
-    made = weighted(function, of, random)
+    made = weighted(function, of, random, finite=True)
     if not by or made is None:
         return [], []
     scalar, weights = made
@@ -234,10 +235,11 @@ def float_inputs(function: Function) -> list[Argument]:
 
 
 def weighted(
-    function: Function, of: Value | None, random: np.random.Generator
+    function: Function, of: Value | None, random: np.random.Generator, finite: bool = False
 ) -> tuple[Function, list[Array]] | None:
     """A copy that returns sum(result * weight) over its float results, whose weights are new last
-    arguments; None where there is no such result."""
+    arguments; None where there is no such result. If `finite`, without what is infinite: between
+    infinities there is no difference, and no slope at one."""
     copy, values = copied(function)
     last = copy.body.last
     assert isinstance(last, Return)
@@ -245,13 +247,14 @@ def weighted(
     last.erase()
     if not results:
         return None
-    total, weights = weighted_sum(copy, results, random)
+    total, weights = weighted_sum(copy, results, random, finite)
     copy.body.append(Return([total]))
     return copy, weights
 
 
 def weighted_sum(
-    function: Function, results: Sequence[Value], random: np.random.Generator
+    function: Function, results: Sequence[Value], random: np.random.Generator,
+    finite: bool = False,
 ) -> tuple[Value, list[Array]]:
     """Append sum(result * weight) to a function, and its weights to the arguments."""
     weights = [random.normal(size=v.type.shape) for v in results]
@@ -259,7 +262,7 @@ def weighted_sum(
     for number, value in enumerate(results):
         type = tensor(value.type.dtype, value.type.shape)
         weight = function.add_argument(f"weight{number}", type)
-        part = function.body.append(_product_sum(value, weight)).result
+        part = function.body.append(_product_sum(value, weight, finite)).result
         total = part if total is None else function.body.append(_scalar_sum(total, part)).result
     assert total is not None, "there is a result"
     return total, weights
@@ -276,12 +279,15 @@ def copied(function: Function) -> tuple[Function, Mapping[Value, Value]]:
     return Function(function.name, body, arguments), values
 
 
-def _product_sum(value: Value, weight: Value) -> Compute:
+def _product_sum(value: Value, weight: Value, finite: bool) -> Compute:
     names = tuple(f"i{n}" for n in range(value.type.rank))
-    place = tuple(map(Var, names))
+    read = Read(0, tuple(map(Var, names)))
+    body = mul(read, Read(1, read.subscripts))
+    if finite:
+        body = Call("where", (Call("isinf", (read,)), Const(0.0, value.type.dtype), body))
     return Compute(
         [value, weight], value.type.dtype, list(zip(names, value.type.shape, strict=True)), [],
-        mul(Read(0, place), Read(1, place)), reduce="sum" if names else "", reduced=names)
+        body, reduce="sum" if names else "", reduced=names)
 
 
 def _scalar_sum(a: Value, b: Value) -> Compute:
