@@ -149,11 +149,19 @@ def _normalize(x: Operand, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> 
     return f"normalize({x}, {float(p)}, {dim}, {eps})"
 
 
-DROPOUTS = {"dropout": "dropout", "dropout2d": "channel_dropout", "alpha_dropout": "alpha_dropout"}
-for _name, _function in DROPOUTS.items():
+DROPOUTS = {"dropout": ("dropout", True), "dropout2d": ("channel_dropout", True),
+            "alpha_dropout": ("alpha_dropout", False)}  # and whether they train unless told
+for _name, (_function, _trains) in DROPOUTS.items():
     adapter(f"nn.functional.{_name}")(
-        lambda x, p=0.5, training=True, inplace=False, function=_function:
+        lambda x, p=0.5, training=_trains, inplace=False, function=_function:
         f"{function}({x}, {float(p) if training else 0.0})")
+
+
+@adapter("nn.functional.feature_alpha_dropout.with_train",
+         "nn.functional.feature_alpha_dropout.without_train")
+def _feature_alpha_dropout(x: Operand, p: float = 0.5, training: bool = False,
+                           inplace: bool = False) -> str:
+    return f"channel_alpha_dropout({x}, {float(p)})" if training else f"alpha_dropout({x}, 0.0)"
 
 
 @adapter("nn.functional.dropout3d")
@@ -188,17 +196,24 @@ def _dropped3d(found: Any, x: Any, p: float = 0.5, training: bool = True, inplac
 
 
 @drawn("nn.functional.alpha_dropout")
-def _set_low(found: Any, x: Any, p: float = 0.5, training: bool = True,
-             inplace: bool = False) -> Any:
-    """An element is that of x, or the least value of selu; mean and variance are then restored."""
+def _set_low(found: Any, x: Any, p: float = 0.5, training: bool = False, inplace: bool = False,
+             channels: bool = False) -> Any:
+    """An element is that of x, or the least value of selu, as are all of its channel; mean and
+    variance are then restored."""
     p = p if training else 0.0
     if p == 1:
         return 0 * x
     low = -1.7580993408473766
     scale = (1 - p + p * low**2 * (1 - p)) ** -0.5
     kept = (found[0] - scale * (low - low * p)).abs() > 1e-5
+    if channels:
+        kept = kept.flatten(2).any(2)
     check_share(kept, p)
+    kept = kept.reshape(kept.shape + (1,) * (x.ndim - kept.ndim))
     return scale * (torch.where(kept, x, low) - low * p)
+
+
+drawn("nn.functional.feature_alpha_dropout.with_train")(partial(_set_low, channels=True))
 
 
 @adapter("nn.functional.scaled_dot_product_attention")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.oracles.contract import Operand, Unsupported, adapter
+from torch.nn import functional
+
+from benchmarks.oracles.contract import Operand, Unsupported, adapter, oracle
 
 
 def classes_last(x: Operand) -> str:
@@ -140,3 +142,23 @@ def _triplet(anchor: Operand, positive: Operand, negative: Operand, margin: floa
 @adapter("cdist")
 def _cdist(x: Operand, y: Operand, p: float = 2.0, compute_mode: Any = None) -> str:
     return f"cdist({x}, {y}, {float(p)})"
+
+
+# The gradient of torch's is that of a softmax before it: so both have one, which changes no value.
+
+oracle("nn.functional.ctc_loss")(
+    lambda x, *args, **kwargs: functional.ctc_loss(x.log_softmax(-1), *args, **kwargs))
+
+
+@adapter("nn.functional.ctc_loss")
+def _ctc(x: Operand, target: Operand, lengths: Any, counts: Any, blank: int = 0,
+         reduction: str = "mean", zero_infinity: bool = False) -> str:
+    if x.ndim < 3 or target.ndim < 2:
+        raise Unsupported("ctc takes a batch, with a row of labels for each sample")
+    known = "".join(
+        f"listed{n} = {list(given)}\nknown{n}[b < {len(given)}] = listed{n}[b]\n"
+        for n, given in enumerate((lengths, counts)) if not isinstance(given, Operand))
+    own, goal = (given if isinstance(given, Operand) else f"known{n}"
+                 for n, given in enumerate((lengths, counts)))
+    return (f"{known}return ctc(log_softmax({x}), {target}, {own}, {goal}, {blank}, "
+            f'"{reduction}", {zero_infinity})')

@@ -135,13 +135,6 @@ def _fill(x: Operand, value: Any) -> str:
     return f"expand({x.dtype}({value}), {list(x.shape)})"
 
 
-@adapter("nn.functional.feature_alpha_dropout.without_train")
-def _dropout(x: Operand, p: float = 0.5, training: bool = True, inplace: bool = False) -> str:
-    if training and p > 0:
-        raise Unsupported("no operator sets whole channels to the lowest value of selu")
-    return f"dropout({x}, 0.0)"
-
-
 @adapter("nn.functional.interpolate.area")
 def _area(x: Operand, size: Any = None, scale_factor: Any = None, mode: str = "area",
           align_corners: Any = None, recompute_scale_factor: Any = None) -> str:

@@ -54,7 +54,9 @@ double float half bfloat16 long int short char byte bool ldexp special.xlog1py r
 __radd__ __rsub__ __rmul__ __rdiv__ __rmod__ __rpow__ __rmatmul__ __rand__ __ror__ __rxor__
 reshape_as view_as atleast_1d atleast_2d atleast_3d hsplit vsplit dsplit diagflat
 broadcast_tensors index_copy bincount linalg.multi_dot linalg.diagonal fill nn.functional.dropout3d
+nn.functional.feature_alpha_dropout.with_train
 nn.functional.feature_alpha_dropout.without_train nn.functional.interpolate.area
+nn.functional.ctc_loss
 nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
 nn.functional.multilabel_soft_margin_loss
 nn.functional.grid_sample grid_sampler_2d grid_sampler_3d

@@ -24,6 +24,7 @@ SCORES = {"I": [2, 3], "V": 6}
 CONSTANT = frozenset({"weight", "positive", "sign"})
 SIGNS = np.array([1, -1, -1, 1, 1, -1, 1])
 PROBABILITIES = np.array([[0.2, 0.3, 0.5], [0.1, 0.5, 0.4], [0.9, 0.05, 0.05], [0, 0.2, 0.8]])
+SPOKEN = np.log(np.random.default_rng(0).dirichlet([1, 1, 1], (6, 4)))
 NAMED = np.array([[3, 0, -1, 1], [0, 1, 2, 3], [-1, 2, 1, 0]])
 
 
@@ -73,6 +74,12 @@ CLASSES = [
     Example("multi_margin", F.multi_margin_loss, {"B": 3, "C": 4}, {"target": [1, 0, 3]}),
     *reductions("multilabel_margin", F.multilabel_margin_loss, {"I": [3], "C": 4},
                 {"target": NAMED}),
+    *(Example("ctc", lambda x, *rest, how=how: F.ctc_loss(
+                  x.log_softmax(-1), *rest, blank=1, zero_infinity=True, **how).to(x.dtype),
+              {"S": 6, "B": 4, "C": 3, "L": 3, "blank": 1, "zero_infinity": True, **how},
+              {"x": SPOKEN, "target": [[0, 2, 2], [2, 2, 0], [0, 0, 0], [2, 0, 2]],
+               "lengths": [6, 3, 0, 5], "targets": [3, 2, 0, 0]}, only_values=True)
+      for how in ({"reduction": "mean"}, {"reduction": "sum"}, {"reduction": "none"})),
     *reductions("multilabel_soft_margin", F.multilabel_soft_margin_loss, {"I": [3], "C": 4},
                 {"y": NAMED > 0}),
 ]
