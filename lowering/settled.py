@@ -15,7 +15,8 @@ Entries = tuple[tuple[Sbp, ...], tuple[Sbp, ...]]
 
 @dataclass(slots=True)
 class AxisPlan:
-    """Entries on one axis: of every value, and of every op's operands and results."""
+    """Entries on one axis: of every value, and of every op's operands and results; the op that
+    returns has no choice and may be left out."""
 
     values: dict[Value, Sbp] = field(default_factory=dict)
     ops: dict[Op, Entries] = field(default_factory=dict)
@@ -39,4 +40,4 @@ class SettledAxes(dict[str, AxisPlan]):
         if isinstance(member, Value):
             return self.allows(member, results[0])
         return all(tuple(tuple(layout[axis] for layout in side) for side in (operands, results))
-                   == plan.ops[member] for axis, plan in self.items())
+                   == plan.ops[member] for axis, plan in self.items() if member in plan.ops)

@@ -287,11 +287,12 @@ def test_the_batch_must_divide() -> None:
         planned(ACCUMULATION, Mesh.of(data=2).with_micro(3))
 
 
+@pytest.mark.parametrize("micro", [1, 2])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_axes_planned_in_turn_cost_little_more_than_together(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, micro: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mesh, function = Mesh.of(data=2, model=2), layers(2)
+    mesh, function = Mesh.of(data=2, model=2).with_micro(micro), layers(2)
     monkeypatch.setattr(planner, "SHORT_STEP", 0.0)
     exact = decide(Module({"train": function}), mesh, machine).decisions["train"]
     monkeypatch.setattr(planner, "SHORT_STEP", 1e3)
