@@ -28,7 +28,7 @@ from anabranch.lowering.schedule import schedule
 from anabranch.lowering.stages import assign_stages, follow
 from anabranch.lowering.tables import Prices, ProgramIR
 
-ORDER = ("train", "eval", "init", "next")  # the first that exists places the states
+ORDER = ("train", "eval", "init", "next")  # the first that has a state places it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def compile_module(
         boxed[name] = lowered
         hints |= dict.fromkeys(target.hints)
         function = lowered.functions[name]
-        layouts = layouts or _state_layouts(function)
+        layouts = _state_layouts(function) | layouts
         ranks = [_run(pipeline.local_passes(rank, checked=options.checked), lowered, options,
                       timings) for rank in range(mesh.ranks)]
         functions = tuple(m.functions[name] for m in ranks)
@@ -116,8 +116,8 @@ def lower(
             every = (*steps, *pipeline.local_passes(rank, checked=options.checked))
             wanted = [passes.name_of(step) for step in every].index(pipeline.STAGES[stage])
             return _run(every[: wanted + 1], single, options, clock)
-        if not layouts:
-            layouts = _state_layouts(_run(steps, single, options, clock).functions[each])
+        planned = _run(steps, single, options, clock).functions[each]
+        layouts = _state_layouts(planned) | layouts
     raise CompilerBug(f"there is no function '{name}' to lower")
 
 
@@ -133,7 +133,7 @@ def decide(module: Module, name: str, options: Options, *, micro: int = 1) -> De
         planned = planner.decide(simple, target.mesh, target.machine, target.layouts)
         if each == name:
             return planned.decisions[name]
-        layouts = layouts or _state_layouts(planned.module.functions[each])
+        layouts = _state_layouts(planned.module.functions[each]) | layouts
     raise CompilerBug(f"there is no function '{name}' to lay out")
 
 
@@ -164,25 +164,25 @@ def _separate(module: Module, timings: dict[str, float]) -> list[tuple[str, Modu
     names = [n for n in ORDER if n in module.functions]
     names += [n for n in module.functions if n not in names]
     assign_stages(module)
-    first = module.functions[names[0]]
-    homes = {a.value.name: a.stage for a in first.states()}
+    states = [a for name in reversed(names) for a in module.functions[name].states()]
+    homes = {a.value.name: a.stage for a in states}
+    pins = {a.value.name: a.pin for a in states}
     separate = []
     for name in names:
         function = module.functions[name]
-        _add_written_states(function, first)
+        _add_written_states(function, pins)
         single = Module({name: function}, module.phase, module.mesh)
         separate.append((name, follow(single, homes)))
     timings["stages"] = time.perf_counter() - start
     return separate
 
 
-def _add_written_states(function: Function, first: Function) -> None:
+def _add_written_states(function: Function, pins: Mapping[str, Layout | None]) -> None:
     """A program that only writes a state (init) has it as an argument all the same, to say where
     it is."""
     known = {a.value.name for a in function.states()}
     last = function.body.last
     assert isinstance(last, Return)
-    pins = {a.value.name: a.pin for a in first.states()}
     for name, value in last.updates.items():
         if name not in known:
             type = value.type.with_layout(None)

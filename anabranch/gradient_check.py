@@ -302,7 +302,7 @@ def gradient_of(function: Function, by: Sequence[str]) -> Function:
     assert isinstance(last, Return)
     (scalar,) = last.values
     last.erase()
-    values = {v.name: v for v in copy.body.args}
+    values = {a.value.name: a.value for a in float_inputs(copy)}
     made = copy.body.append(Gradient(scalar, [values[name] for name in by]))
     copy.body.append(Return(made.results))
     return differentiate(Module({copy.name: copy})).functions[copy.name]

@@ -47,6 +47,7 @@ class Builder:
         self.micro = 1
         self.parted = False  # are we in a body that is made for each micro-batch?
         self.has_parts = False
+        self.inputs: dict[str, Tensor] = {}
         self.states: dict[str, Tensor] = {}
         self.updated: dict[str, State] = {}
         self.reports: dict[str, tuple[Tensor, Span]] = {}
@@ -215,8 +216,14 @@ class Builder:
 
     def input(self, name: str, type: TensorType, pin: Layout | None = None,
               span: Span | None = None) -> Tensor:
-        self._check_size(type.shape, span)
-        return self.tensor(self.function.add_argument(name, type, "input", pin, span=span))
+        """What is given by this name, of which there is one, whoever takes it."""
+        if name not in self.inputs:
+            self._check_size(type.shape, span)
+            value = self.function.add_argument(name, type, "input", pin, span=span)
+            self.inputs[name] = self.tensor(value)
+        if (known := self.inputs[name]).type != type:
+            raise fail(f"'{name}' is {type} here, and {known.type} to another function", span)
+        return known
 
     def state(self, state: State) -> Tensor:
         """The current value of a parameter or buffer."""

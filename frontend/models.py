@@ -97,7 +97,7 @@ def _field(node: s.Field, instance: Instance, frame: Frame) -> None:
 
 def _held(type_: object, node: s.Field, frame: Frame) -> object:
     """What a field holds: states for tensor types, models as they are."""
-    if _has_types(type_):
+    if _has_types(type_) and (type_ != [] or node.init is not None):
         origin = frame.builder.origin if frame.scope.is_library else None
         return _states(type_, _initialiser(node, frame), node, origin or node.span)
     if node.init is not None:
@@ -112,8 +112,9 @@ def _held(type_: object, node: s.Field, frame: Frame) -> object:
 
 
 def _has_types(value: object) -> bool:
+    """Or lists of tensor types, of which some may be empty."""
     if isinstance(value, list):
-        return bool(value) and all(map(_has_types, value))
+        return all(map(_has_types, value))
     return isinstance(value, TypeValue)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from anabranch.ir import plan as p
 from anabranch.ir.core import Argument, Function, Op, Value
+from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.launch import IntArg, KernelText, LaunchSpec, Pointer
 from anabranch.ir.ops import Return, Transfer
 from anabranch.lowering.chains import Chain, Grouping, accumulates, group
@@ -89,8 +90,11 @@ class ProgramBuilder:
 
     def build(self) -> p.Program:
         functions = self.program.locals
-        boxed = {a.value.name: a for a in self.program.boxed.arguments}
-        arguments = [{v: boxed[v.name] for v in f.body.args} for f in functions]
+        boxed = {(a.role, a.value.name): a for a in self.program.boxed.arguments}
+        if len(boxed) < len(self.program.boxed.arguments):
+            raise CompilerBug("two arguments that are given by name have one name")
+        arguments = [{a.value: boxed[a.role, a.value.name] for a in f.arguments}
+                     for f in functions]
         in_place = [choose_in_place(f, a) for f, a in zip(functions, arguments, strict=True)]
         later: dict[Op, set[Op]] = {}
         for chosen in in_place:

@@ -162,6 +162,9 @@ RIGHT = {
     r[n < N] = rand(key)
     y[n]     = stop(x[n] ** 2 * r[n], grad=2 * stop(x[n]) * x[n] * r[n])
     return y""",
+    "an argument may be called as what the runtime gives": """op f(seed: T[N], key: Key) -> T[N]:
+    y[n] = seed[n] * rand(key)
+    return y""",
     "large numbers beside small slopes": """op f(x: T[N], b: T[N]) -> T[N]:
     y[n] = stop(x[n] ** 8 + b[n], grad=8 * stop(x[n] ** 7) * x[n] + b[n])
     return y""",

@@ -143,6 +143,74 @@ def test_every_held_out_row_counts_once(mesh: dict[str, int]) -> None:
     assert scores["loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
+MEASURED = """
+model Net(n: int):
+    w: f32[n] = normal()
+    v: f32[n, n] @ {model: S(0)} = normal()
+    buffer shift: f32[] = constant(value=0.5)
+
+    def loss(x: f32[B, n] @ {data: S(1), model: B}, y: f32[B]) -> f32[]:
+        return mse(x @ w, y)
+
+    def score(x: f32[B, n] @ {data: S(0), model: S(1)}, y: f32[B]) -> f32[]:
+        with stage(stages - 1):
+            return mean(tanh(x @ v + shift)) + mean(y)
+
+train Net(n=6):
+    steps     = 1
+    data      = arrays(batch=8)
+    metrics   = [score]
+    optimizer = sgd(lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("mesh", [
+    {}, {"data": 2}, {"model": 2}, {"model": 2, "data": 2}, {"data": 3, "model": 2}, {"stage": 2}])
+def test_a_metric_has_weights_of_its_own_and_sees_the_batch_as_the_loss_does(
+    mesh: dict[str, int],
+) -> None:
+    """Weights that no step trains lie where a metric wants them; rows are cut in two ways."""
+    random = np.random.default_rng(0)
+    batch = {"x": random.normal(size=(8, 6)).astype("f4"),
+             "y": random.normal(size=8).astype("f4")}
+    x, y = torch.tensor(batch["x"]), torch.tensor(batch["y"])
+    with ab.Session(plan_of(MEASURED, mesh)) as session:
+        p = tensors(session.state_dict())
+        assert session.evaluate(**batch) == pytest.approx(F.mse_loss(x @ p["w"], y).item())
+        score = torch.tanh(x @ p["v"] + p["shift"]).mean() + y.mean()
+        assert session.results["score"] == pytest.approx(score.item(), rel=1e-5)
+
+
+NAMED = """
+model Net(n: int):
+    w:    f32[n] = normal()
+    seed: f32[n] = normal()
+
+    def loss(step: f32[B, n], w: f32[B]) -> f32[]:
+        return mse(dropout(step, 0.5) @ seed, w)
+
+train Net(n=6):
+    steps     = 1
+    data      = arrays(batch=8)
+    optimizer = adam(lr=0.1)
+"""
+
+
+def test_arguments_and_fields_may_have_the_names_of_what_the_runtime_gives() -> None:
+    """And an argument that of a field, which it hides."""
+    random = np.random.default_rng(0)
+    batch = {"step": random.normal(size=(8, 6)).astype("f4"),
+             "w": random.normal(size=8).astype("f4")}
+    losses = []
+    for text in (NAMED, NAMED.replace("step:", "x:").replace("step,", "x,").replace("seed", "u")):
+        given = batch if text is NAMED else {"x": batch["step"], "w": batch["w"]}
+        with ab.Session(plan_of(text, {"data": 2})) as session:
+            path = "seed" if text is NAMED else "u"
+            session.load_state_dict({path: np.ones(6, "f4")}, strict=False)
+            losses.append([session.step(**given) for _ in range(3)])
+    assert losses[0] == losses[1]
+
+
 EVERYTHING = GAN + ('    optimizer["generator.up.bias"] = None\n    ema = 0.9\n'
                     "    metrics = [generator_loss]\n")
 

@@ -199,6 +199,12 @@ def test_lists_of_parameters_and_models_have_numbered_paths():
         recipe(LISTS, "Net(sizes=[3, 4], deep=True)")
 
 
+def test_lists_of_parameters_may_be_empty():
+    empty = "none: [[f32[n] for n in sizes[2:]], []] = normal()\n    "
+    source = LISTS.replace("tables:", f"{empty}tables:")
+    assert recipe(source, "Net(sizes=[3])").states == recipe(LISTS, "Net(sizes=[3])").states
+
+
 @pytest.mark.parametrize(("expression", "value"), [
     ("ws[1]", 2), ("pairs[1][0] * ws[-1]", 30), ("inner.ws[0]", 1), ("list[1].ws[2]", 3),
     ("sum(ws)", 6), ("sum(stack(ws, axis=0))", 6), ("max(ws[0], pairs[0][1])", 10),
