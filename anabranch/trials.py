@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -17,13 +17,13 @@ import numpy as np
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
-from anabranch.frontend.check import sample
+from anabranch.frontend.check import noted, sample
 from anabranch.frontend.entries import Sizes, build_entry
 from anabranch.frontend.signatures import is_dtype, without_layout
 from anabranch.frontend.values import Function
 from anabranch.ir.core import Function as IrFunction
 from anabranch.ir.core import Module
-from anabranch.ir.diagnostics import Note, UserError
+from anabranch.ir.diagnostics import UserError
 from anabranch.ir.expr import Call, Const, Expr, walk
 from anabranch.ir.ops import Compute, Gradient, nested
 from anabranch.ir.reference import evaluate, held, round_bf16
@@ -111,18 +111,11 @@ def refusal(function: Function) -> UserError | None:
         try:
             _built(function, sizes)
         except UserError as error:
-            first = replace(error.diagnostics[0], notes=(
-                *error.diagnostics[0].notes, *_tried(sizes)))
-            found.append(type(error)(first, sources=error.sources))
+            found.append(type(error)(noted(error.diagnostics[0], sizes), sources=error.sources))
         else:
             return None
     places = {error.diagnostics[0].span for error in found}
     return found[0] if len(places) == 1 else None
-
-
-def _tried(sizes: Mapping[str, object]) -> list[Note]:
-    shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    return [Note(f"here with {shown}; other sizes that were tried fare no better")] if sizes else []
 
 
 def _points(function: IrFunction) -> int:

@@ -20,6 +20,7 @@ from anabranch.frontend.arguments import Argument, unfit
 from anabranch.frontend.evaluate import Ambient, Certain, Frame, integer, resolved
 from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fitting, iterated
 from anabranch.frontend.indexing import draw
+from anabranch.frontend.mistakes import CAST, NO_DEVICE
 from anabranch.frontend.signatures import key
 from anabranch.frontend.tensors import as_tensor, axis_numbers, broadcast, permuted, reduce
 from anabranch.frontend.tensors import axis_number as numbered
@@ -540,7 +541,8 @@ def _to(call: Call, x: object, layout: object) -> object:
     tensor = as_tensor(x, call.span)
     if not isinstance(layout, Layout):
         raise fail(f"'to' takes a layout, not {describe(layout)}", call.span,
-                   help="as in to(x, {model: S(1)})")
+                   help=CAST if isinstance(layout, Dtype) else
+                   f"as in to(x, {{model: S(1)}}); {NO_DEVICE}")
     return call.frame.builder.pin(tensor, fitting(layout, tensor.rank, call.span))
 
 

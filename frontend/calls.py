@@ -336,8 +336,10 @@ def _results(
         return value
     values = value if isinstance(value, tuple) else (value,)
     if len(values) != len(definition.results):
-        raise fail(f"'{definition.name}' declares {len(definition.results)} results and returns "
-                   f"{len(values)}", definition.results[0].span)
+        count = len(definition.results)
+        raise fail(f"'{binding.owner}' declares {count} result{'s' if count > 1 else ''} and "
+                   f"returns {len(values)}", definition.results[0].span,
+                   help="several are declared as in -> f32[N], i64[N]")
     places = _returned(definition)
     checked = [_result(v, t, place, binding)
                for v, t, place in zip(values, definition.results, places, strict=True)]

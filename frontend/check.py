@@ -20,6 +20,7 @@ from anabranch.frontend.builder import Builder
 from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import GENERIC_DEFAULTS, Sizes, build_entry
 from anabranch.frontend.evaluate import Certain, Unsupported
+from anabranch.frontend.mistakes import advice
 from anabranch.frontend.readers import READERS
 from anabranch.frontend.recipe import LINES, OFFERED
 from anabranch.frontend.signatures import is_dtype, kind_of, without_layout
@@ -107,10 +108,10 @@ class _Names:
                 for item in items:
                     self.dimension(item, known)
             case s.Name(name):
-                value = self.scope.find(name)
-                if not isinstance(value, Kind | Model) and not is_dtype(name, self.scope):
+                if not is_type(name, self.scope):
+                    types = [each for each in self.scope.visible() if is_type(each, self.scope)]
                     self.found.add(f"'{name}' is not a type", type_.span,
-                                   help=nearest(name, self.scope.visible()))
+                                   help=advice(name, types))
             case s.Binary("|", left, right):
                 self.alternative(left, known)
                 self.alternative(right, known)
@@ -297,7 +298,7 @@ class _Names:
         if node.id in self.reported:
             return
         self.reported.add(node.id)
-        close = nearest(node.id, [*local, *self.scope.visible()]) if len(node.id) > 1 else ""
+        close = advice(node.id, [*local, *self.scope.visible()]) if len(node.id) > 1 else ""
         if indexed and not close and id(node) in self.places:
             self.found.add(f"'{node.id}' is neither on the left nor reduced", node.span,
                            help=f"nothing is summed unsaid: sum over it with sum[{node.id}](...)")
@@ -336,6 +337,11 @@ class _Names:
             case Builtin():
                 wrong = unfit(callee, len(args), {k.name: k.span for k in keywords}, span)
                 self.found.diagnostics += [wrong] if wrong else []
+
+
+def is_type(name: str, scope: Scope) -> bool:
+    """Whether a name can stand as the type of a parameter."""
+    return isinstance(scope.find(name), Kind | Model) or is_dtype(name, scope)
 
 
 def _root(node: s.Expr) -> s.Expr:
@@ -452,12 +458,12 @@ def sampled(function: Function) -> list[Diagnostic]:
             if isinstance(function.definition, s.FuncDef) and given and not isinstance(
                     error, Certain):
                 return []
-            errors.append(_noted(error.diagnostics[0], given))
+            errors.append(noted(error.diagnostics[0], given))
     places = {error.span for error in errors}
     return errors[:1] if len(places) == 1 else []
 
 
-def _noted(error: Diagnostic, sizes: Mapping[str, object]) -> Diagnostic:
+def noted(error: Diagnostic, sizes: Mapping[str, object]) -> Diagnostic:
     """With the sizes that a message speaks of, because the user never wrote them."""
     spoken = set(re.findall(r"\d+", error.message))
     if spoken.isdisjoint(re.findall(r"\d+", str([*sizes.values()]))):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from anabranch.frontend import syntax as s
 from anabranch.frontend.arrange import arranged
 from anabranch.frontend.builder import Builder
+from anabranch.frontend.mistakes import advice
 from anabranch.frontend.values import (
     MISSING,
     Element,
@@ -190,7 +191,7 @@ def resolved(value: object, span: Span, frame: Frame) -> object:
     if isinstance(value, State) and not frame.activation.building:
         if not value.path:
             raise fail("this model is no field of another, so its parameters have no place", span,
-                       help="make it a field, as in `head: Linear(dim, 10)`")
+                       help="make it a field, with ':' for '=', as in head: Linear(dim, 10)")
         return frame.builder.state(value)
     if isinstance(value, Ambient):
         return value.read(frame)
@@ -207,7 +208,7 @@ def unknown_name(name: str, span: Span, frame: Frame) -> Exception:
         return fail(f"'{name}' is neither on the left nor reduced", span,
                     help=nearest(name, frame.scope.visible())
                     or f"nothing is summed unsaid: sum over it with sum[{name}](...)")
-    return fail(f"'{name}' is not defined", span, help=nearest(name, frame.scope.visible()))
+    return fail(f"'{name}' is not defined", span, help=advice(name, frame.scope.visible()))
 
 
 def truth(value: object, span: Span) -> bool:

@@ -23,6 +23,7 @@ from anabranch.frontend.evaluate import (
     truth,
 )
 from anabranch.frontend.extracted import kept_small
+from anabranch.frontend.mistakes import advice
 from anabranch.frontend.tensors import elementwise, matmul, transpose_last
 from anabranch.frontend.values import (
     MISSING,
@@ -304,9 +305,6 @@ def _conditional(node: s.Conditional, frame: Frame) -> object:
 # ---- Attributes
 
 
-CALLED_HERE = {"view": "reshape", "size": "shape", "dim": "ndim"}  # what others say of tensors
-
-
 @evaluates(s.Attribute)
 def _attribute(node: s.Attribute, frame: Frame) -> object:
     value = evaluate(node.value, frame.whole())
@@ -324,10 +322,8 @@ def _attribute(node: s.Attribute, frame: Frame) -> object:
                 return transpose_last(value, node.span)
     function = frame.scope.find(node.name)
     if function is MISSING:
-        same = CALLED_HERE.get(node.name)
         raise fail(f"{describe(value)} has no '{node.name}', and there is no function of that name",
-                   node.span, help=f"'{same}' is what it is called here" if same
-                   else nearest(node.name, [*frame.scope.visible(), "shape", "dtype"]))
+                   node.span, help=advice(node.name, [*frame.scope.visible(), "shape", "dtype"]))
     return Method(function, value)
 
 

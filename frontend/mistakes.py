@@ -2,6 +2,7 @@
 
 - `SIGNS`: characters that belong to no word of the language;
 - `FOREIGN`: words and phrases of Python and its relatives that the language does not have;
+- `NAMES`: names that are defined elsewhere and not here;
 - `EXAMPLES`: malformed snippets. A program that gets the parser stuck as one of these does has made
   the same mistake (`explain.py`).
 
@@ -10,7 +11,10 @@ A new mistake is a row here; `tests/frontend/syntax_errors.md` shows how it read
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from anabranch.ir.diagnostics import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ FOREIGN = (
     Phrase(
         r"^\s*(import)\b.*",
         "only names are imported, not whole modules",
-        "write 'from module import name'",
+        "the library is in scope without; of a file beside this one: 'from module import name'",
     ),
     Phrase(
         r"^\s*(while)[\s(].*",
@@ -135,6 +139,35 @@ FOREIGN = (
     Phrase(r"=>", "there is no '=>'", "write '>=' to compare; a result type follows '->'"),
     Phrase(r"===|!==", "there is no '{0}'", "write '==' or '!='"),
 )
+
+CAST = "a dtype casts: i64(x), f32(x)"
+UNKNOWN_VALUE = "the value of a tensor is not known when a program is compiled: compute with it"
+NOTHING_RETURNED = "a function without 'return' gives None"
+NO_DEVICE = "a program names no device: the mesh is given when it is compiled, as in --mesh data=2"
+
+NAMES = {
+    "print": "a program prints nothing; report(name=value) records a scalar and shows it",
+    "Tensor": "a tensor type has a dtype and sizes: f32[N, 4], or T[*I] for any",
+    "ModuleList": "a list of models is a field: layers: [Linear(n, n) for _ in range(3)]",
+    "Parameter": "a parameter is a field with an initialiser: weight: f32[n, m] = normal(std=0.02)",
+    "backward": "gradients are derived: a training step takes them by itself, grad(y, x) gives one",
+    **dict.fromkeys(("detach", "no_grad"), "stop(x) is x without a gradient"),
+    **dict.fromkeys(("clone", "contiguous"), "no value is ever changed: use it as it is"),
+    **dict.fromkeys(("item", "tolist", "numpy"), UNKNOWN_VALUE),
+    **dict.fromkeys(("cuda", "cpu", "device"), NO_DEVICE),
+    **dict.fromkeys(("astype", "type", "long", "half", "double"), CAST),
+    **{other: f"'{own}' is what it is called here" for other, own in {
+        "view": "reshape", "size": "shape", "dim": "ndim",
+        "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64",
+        "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8",
+    }.items()},
+}
+
+
+def advice(name: str, known: Iterable[str]) -> str:
+    """What is said of a name that is not defined: what it is elsewhere, or the nearest one here."""
+    return NAMES.get(name) or nearest(name, known)
+
 
 EXAMPLES = (
     Example(

@@ -163,7 +163,8 @@ class _Elaboration:
         if name in self.within:
             raise fail(f"'{name}' is read before it is known", reader.span,
                        help=f"an earlier place is read with what stands before the first, as in "
-                       f"{name}[t - 1, pad=0]; at one place no statement may read itself")
+                       f"{name}[t - 1, pad=0]; at one place no statement may read itself, and "
+                       "what a loop adds up elsewhere is a reduction here: sum[k](...)")
         if name not in self.made:
             builder, node = self.frame.builder, self.members[name].node
             self.within.append(name)

@@ -127,7 +127,8 @@ def _text(path: Path, item: s.Import) -> str:
     except OSError:
         beside = [p.stem for p in path.parent.glob("*.ab")] if path.parent.is_dir() else []
         raise fail(f"there is no file {path.name} beside this one", item.span,
-                   help=nearest(path.stem, beside)) from None
+                   help=nearest(path.stem, beside)
+                   or "the library is in scope without an import") from None
 
 
 # ---- The library

@@ -15,6 +15,7 @@ from anabranch.frontend.arguments import Argument, Definition
 from anabranch.frontend.dimensions import Binding, Given, bind_shape, check_later, dimension
 from anabranch.frontend.evaluate import evaluate
 from anabranch.frontend.expressions import fitting
+from anabranch.frontend.mistakes import NOTHING_RETURNED
 from anabranch.frontend.unparse import format_expression
 from anabranch.frontend.values import (
     FULL,
@@ -177,7 +178,8 @@ def _as_tensor(value: object, what: str, span: Span) -> Tensor:
     if isinstance(value, Element):
         raise fail(f"{what} is a whole tensor, and this is one element of one", span,
                    help="call it on whole tensors in a statement of its own: y = f(x)")
-    raise fail(f"{what} is a tensor, not {describe(value)}", span)
+    raise fail(f"{what} is a tensor, not {describe(value)}", span,
+               help=NOTHING_RETURNED if value is None else "")
 
 
 # ---- Dtypes
@@ -292,7 +294,8 @@ def _shape(value: object, what: str, span: Span) -> object:
         isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in value
     ):
         return list(value)
-    raise fail(f"{what} is a shape: a list of integers, not {describe(value)}", span)
+    raise fail(f"{what} is a shape: a list of integers, not {describe(value)}", span,
+               help=f"write [{value}]" if isinstance(value, int) else "")
 
 
 def key(value: object, what: str, span: Span) -> Key:
@@ -301,7 +304,8 @@ def key(value: object, what: str, span: Span) -> Key:
     if isinstance(value, Tensor) and value.type is tensor("i64", ()):
         return Key("", value)
     raise fail(f"{what} is a key: leave it out, or pass a 0-d i64 tensor; this is "
-               f"{describe(value)}", span)
+               f"{describe(value)}", span,
+               help="random numbers of a shape are drawn by an initialiser, as in normal([4, 5])")
 
 
 # ---- Results

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.frontend import elements
 from anabranch.frontend.builder import Builder, letters
+from anabranch.frontend.mistakes import NOTHING_RETURNED
 from anabranch.frontend.values import (
     FULL,
     SCALAR,
@@ -37,7 +38,8 @@ def as_tensor(value: object, span: Span) -> Tensor:
         return value
     if isinstance(value, bool | int | float):
         return Tensor((), weak(value, span))
-    raise fail(f"a tensor is needed here, not {describe(value)}", span)
+    raise fail(f"a tensor is needed here, not {describe(value)}", span,
+               help=NOTHING_RETURNED if value is None else "")
 
 
 def broadcast(tensors: Sequence[Tensor], span: Span) -> Shape:

@@ -82,6 +82,10 @@ class TreeBuilder(Transformer[Token, Any]):
     ) -> s.FuncDef:
         doc, body = _split_doc(body)
         header = self._at(meta).to(self._of(name))
+        if name == "__init__":
+            self.found.add("there is no '__init__'", self._of(name), help="the parameters of a "
+                           "model stand behind its name, as in model Net(n: int):, and its body "
+                           "declares its fields")
         return s.FuncDef(str(name), params, results or (), doc, body, span=header)
 
     def params(self, meta: Meta, *params: s.Param) -> Params:
@@ -148,6 +152,8 @@ class TreeBuilder(Transformer[Token, Any]):
             case s.Index(s.Name() as target, items, keywords):
                 self._check_left(target, items, keywords)
                 return s.Equation(target, items, value, span=self._at(meta))
+        if isinstance(left, s.Attribute) and left.value == s.Name("self", span=left.value.span):
+            return s.Run(value, span=self._at(meta))  # which is told of 'self' already
         self.found.add(
             "this cannot stand on the left of '='",
             left.span,
@@ -285,7 +291,8 @@ class TreeBuilder(Transformer[Token, Any]):
 
     def _check_self(self, name: Token) -> None:
         if name == "self" and not self.has_seen_self:
-            help = "the fields of a model are in scope in its functions: write the name alone"
+            help = ("a model declares its fields in its body, as in layer: Linear(n, n), and they "
+                    "are in scope in its functions: write the name alone")
             self.found.add("there is no 'self'", self._of(name), help=help)
             self.has_seen_self = True
 
