@@ -15,7 +15,7 @@ from anabranch.frontend.evaluate import Frame
 from anabranch.frontend.recipe import Recipe
 from anabranch.frontend.signatures import kind_of, without_layout
 from anabranch.frontend.values import MISSING, Dtype, Function, Reader
-from anabranch.ir.diagnostics import fail, nearest
+from anabranch.ir.diagnostics import Note, UserError, fail, nearest
 from anabranch.ir.types import TensorType, tensor
 
 Types = dict[str, TensorType]
@@ -50,12 +50,30 @@ def _fields(
         return {name: tensor(dtype, tuple(_extent(reader, n, recipe) for n in dims))
                 for name, (dtype, dims) in reader.gives.items()}
     batch = _extent(reader, "batch", recipe) if "batch" in reader.arguments else None
-    shapes = None if recipe.shapes is None else recipe.shapes(reader)
-    if shapes is not None:
-        recipe.sizes = {**_said(function, recipe, shapes), **recipe.sizes}
-    found = {name: tensor("f32", shape) for name, shape in (shapes or {}).items()}
-    return found | {p.name: _declared(*_typed(p, function, recipe), batch, recipe)
-                    for p in params if shapes is None or p.name in shapes}
+    shapes = {} if recipe.shapes is None else recipe.shapes(reader)
+    recipe.sizes = {**_said(function, recipe, shapes), **recipe.sizes}
+    found = {name: tensor("f32", shape) for name, shape in shapes.items()}
+    for param in params:
+        if recipe.shapes is not None and param.name not in shapes:
+            continue  # which is told where it is missed
+        wanted = _declared(*_typed(param, function, recipe), batch, recipe)
+        if wanted.shape != shapes.get(param.name, wanted.shape):
+            raise _unfit(param, wanted, shapes[param.name], function, recipe)
+        found[param.name] = wanted
+    return found
+
+
+def _unfit(
+    param: s.Param, wanted: TensorType, shape: tuple[int, ...], function: Function, recipe: Recipe
+) -> UserError:
+    """Data of another shape than is declared, and what of that the recipe has said."""
+    typed, _ = _typed(param, function, recipe)
+    arguments = recipe.instance.arguments
+    named = dict.fromkeys(n.id for n in s.walk(typed) if isinstance(n, s.Name))
+    said = ", ".join(f"{name} = {arguments[name]}" for name in named if name in arguments)
+    notes = [Note(f"the recipe says {said}", recipe.definition.span)] if said else []
+    return fail(f"'{param.name}' is {wanted} in a batch, and the reader '{recipe.reader.name}' "
+                f"gives {list(shape)}", typed.span, *notes)
 
 
 def _said(

@@ -57,7 +57,10 @@ def to_storage(given: Any, dtype: str, shape: tuple[int, ...], name: str) -> Arr
     if array.dtype == wanted:
         return array
     if not np.can_cast(array.dtype, wanted, "same_kind") and not _holds(array, wanted):
-        raise FeedError(f"{name} is {array.dtype} here; the program wants {dtype}")
+        raise FeedError(
+            f"{name} is {array.dtype} here; the program wants {dtype}",
+            f"convert it, as in {name}.astype(numpy.{wanted})" if array.dtype.kind in "fiub" else
+            "it holds no numbers: number what it has")
     return _cast(array, wanted, name)
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from anabranch.runtime.errors import FeedError, RuntimeFailure
-from anabranch.runtime.images import ImageReader
-from anabranch.runtime.rows import ArrayReader, Batch, TableReader
+from anabranch.runtime.images import IMAGES, ImageReader
+from anabranch.runtime.rows import ARRAYS, TABLES, ArrayReader, Batch, TableReader
 from anabranch.runtime.text import TextReader
 
 
@@ -40,7 +40,8 @@ Maker = Callable[..., Reader]
 READERS: dict[str, Maker] = {
     "arrays": ArrayReader, "images": ImageReader, "table": TableReader, "text": TextReader}
 
-NEED_SOURCE = (ArrayReader, ImageReader, TableReader)
+NEED_SOURCE: dict[Maker, str] = {ArrayReader: ARRAYS, ImageReader: IMAGES, TableReader: TABLES}
+"""And what that is."""
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
@@ -60,16 +61,17 @@ def make_reader(name: str, source: Any, seed: int, settings: Mapping[str, Any]) 
         raise FeedError(f"there is no reader {name!r}; there are {', '.join(sorted(READERS))}")
     maker = READERS[name]
     if source is None and maker in NEED_SOURCE:
-        raise FeedError(f"the reader {name!r} needs data: give --data PATH")
+        raise FeedError(f"the reader {name!r} needs data: give --data PATH",
+                        NEED_SOURCE[maker])
     try:
         inspect.signature(maker).bind(source, seed, **settings)
     except TypeError as error:
         raise FeedError(f"the reader {name!r}: {error}") from None
-    with named(name):
+    with named(name, source):
         made = maker(source, seed, **settings)
     if missing := lacks(made):
         raise FeedError(f"the reader {name!r} has no {missing}; {BOTH}")
-    return Named(name, made)
+    return Named(name, source, made)
 
 
 def lacks(reader: object) -> str:
@@ -81,17 +83,18 @@ def lacks(reader: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A reader whose failures say which one it is: a user may have written it."""
+    """A reader whose failures say which one it is, as a user may have written it, and what of."""
 
     name: str
+    source: Any
     reader: Reader
 
     def batch(self, step: int) -> Batch:
-        with named(self.name):
+        with named(self.name, self.source):
             return self._checked(self.reader.batch(step))
 
     def validation(self) -> Iterator[tuple[Batch, int]]:
-        with named(self.name):
+        with named(self.name, self.source):
             for batch, rows in self.reader.validation():
                 yield self._checked(batch), rows
 
@@ -103,10 +106,12 @@ class Named:
 
 
 @contextmanager
-def named(reader: str) -> Iterator[None]:
-    """Failures in here are those of a reader."""
+def named(reader: str, source: Any) -> Iterator[None]:
+    """Failures in here are those of a reader of this source."""
     try:
         yield
+    except FeedError as error:
+        raise error.of(source) from error.__cause__
     except (RuntimeFailure, OSError):
         raise
     except Exception as error:

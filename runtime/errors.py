@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +23,16 @@ class DeadPlan(RuntimeFailure):
 
 
 class FeedError(RuntimeFailure):
-    """An array given to a session does not fit what the program wants."""
+    """Data that cannot be read, or an array that does not fit what the program wants. `help` says
+    what would do."""
+
+    def __init__(self, message: str, help: str = "") -> None:
+        super().__init__(f"{message}\nhelp: {help}" if help else message)
+
+    def of(self, source: object) -> FeedError:
+        """The same, said of the file or folder that the data are from."""
+        known = not isinstance(source, str | Path) or str(source) in str(self)
+        return self if known else FeedError(f"{source}: {self}")
 
 
 class WeightError(RuntimeFailure):

@@ -16,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.runtime.errors import FeedError
-from anabranch.runtime.rows import HELD, Batch, Order, RowReader, Rows
+from anabranch.runtime.rows import HELD, Batch, Order, RowReader, Rows, beside
 
 Pixels = NDArray[np.uint8]  # [height, width, channels]
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 CHANNELS = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGB_ALPHA: 4}
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+IMAGES = "images are read from a folder of .png, .pgm or .ppm files, or one with a folder a class"
 
 
 class ImageReader(RowReader):
@@ -36,7 +39,7 @@ class ImageReader(RowReader):
         self._labels = None if classes in ([root], []) else np.array(
             [classes.index(p.parent) for p in self._paths], np.int64)
         if not self._paths:
-            raise FeedError(f"there are no .png, .pgm or .ppm files in {root}")
+            raise _imageless(root)
         self._shape = read_image(self._paths[0]).shape
         super().__init__(self._read, Order(len(self._paths), seed, batch, held))
 
@@ -53,6 +56,17 @@ class ImageReader(RowReader):
             raise FeedError(f"{path} is {_size(pixels.shape)}, and {self._paths[0]} is "
                             f"{_size(self._shape)}: images of a batch have one size")
         return pixels
+
+
+def _imageless(root: Path) -> FeedError:
+    """What is wrong with a source that has no images."""
+    if not root.exists():
+        return FeedError(f"cannot read images from {root}: there is no such folder", beside(root))
+    if not root.is_dir():
+        return FeedError(f"cannot read images from {root}: it is a file", IMAGES)
+    others = sorted({p.suffix for p in root.rglob("*") if p.is_file() and p.suffix})
+    there = f"; there are {', '.join(others)} files" if others else ""
+    return FeedError(f"there are no .png, .pgm or .ppm files in {root}{there}", IMAGES)
 
 
 def _size(shape: Sequence[int]) -> str:

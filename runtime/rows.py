@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import difflib
 import functools
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,8 @@ from anabranch.runtime.errors import FeedError
 Batch = dict[str, Any]
 Rows = NDArray[np.int64]
 HELD = 0.05  # of the rows, unless a recipe says otherwise
+ARRAYS = "arrays are read from an .npz, as numpy.savez('rows.npz', x=x, label=label) writes it"
+TABLES = "a table has its names in the first line; a .csv has commas between them, others have tabs"
 
 
 class Order:
@@ -35,8 +39,10 @@ class Order:
             raise FeedError(f"held={held} is not a part of the rows, between 0 and 1")
         number = max(1, round(count * held))
         if count - number < batch:
-            raise FeedError(f"a batch of {batch} does not fit {max(0, count - number)} training "
-                            "rows")
+            raise FeedError(
+                f"a batch of {batch} does not fit {max(0, count - number)} training rows",
+                f"{count} rows, {min(number, count)} of them held out (held={held}): take a "
+                "smaller batch")
         rows = permutation(0, 0, count)
         self._train, self._held = np.sort(rows[number:]), np.sort(rows[:number])
         self._seed, self._batch = seed, batch
@@ -99,7 +105,8 @@ def _common_length(arrays: Mapping[str, Any]) -> int:
     lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
     count, *others = {*lengths.values()}
     if others or count is None:
-        raise FeedError(f"arrays must have one length; these have {lengths}")
+        raise FeedError(f"arrays must have one length; these have {lengths}",
+                        "a row is what stands at one place of the first axis of all")
     return count
 
 
@@ -109,7 +116,7 @@ def load_arrays(source: Any) -> dict[str, Any]:
     else:
         arrays = _read_npz(source)
     if not arrays:
-        raise FeedError(f"there are no arrays in {source}")
+        raise FeedError(f"there are no arrays in {source}", ARRAYS)
     return arrays
 
 
@@ -121,7 +128,35 @@ def _read_npz(source: Any) -> dict[str, Any]:
         with file:
             return {name: _numbers(file, name) for name in file.files}
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        raise FeedError(f"cannot read arrays from {source}: {error}") from error
+        raise unreadable("arrays", source, error, ARRAYS) from error
+
+
+def unreadable(what: str, source: Any, error: Exception, kind: str) -> FeedError:
+    """Why a file cannot be read, and what could: the nearest one, or one of another kind."""
+    path = Path(source) if isinstance(source, str | Path) else None
+    if path is not None and not path.exists():
+        return FeedError(f"cannot read {what} from {path}: there is no such file", beside(path))
+    reason = "it is a folder" if path is not None and path.is_dir() else _reason(error)
+    return FeedError(f"cannot read {what} from {source}: {reason}", kind)
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case OSError(strerror=str(reason)):
+            return reason
+        case UnicodeDecodeError():
+            return "it is not text in UTF-8"
+        case zipfile.BadZipFile() | EOFError():
+            return "it is damaged or cut off"
+    return str(error)
+
+
+def beside(path: Path) -> str:
+    """What there is where a file is not."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent} either"
+    close = difflib.get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
+    return f"did you mean {path.parent / close[0]}?" if close else ""
 
 
 def _loaded(source: Any) -> Any:
@@ -159,18 +194,30 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> dict[str, An
     """The columns of a table by name."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            head, *lines = csv.reader(file, delimiter="," if path.suffix == ".csv" else "\t")
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise FeedError(f"cannot read a table from {path}: {error}") from error
+            found = [*csv.reader(file, delimiter="," if path.suffix == ".csv" else "\t")]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise unreadable("a table", path, error, TABLES) from error
+    head, lines = found[0] if found else [], found[1:]
+    if not _are_names(head):
+        why = f"its first line names no columns: {', '.join(head)}" if head else "it is empty"
+        raise FeedError(f"cannot read a table from {path}: {why}", TABLES)
     for number, line in enumerate(lines, 2):
         if len(line) != len(head):
             raise FeedError(f"{path}:{number} has {len(line)} entries, and there are {len(head)} "
                             f"columns: {', '.join(head)}")
     if missing := [name for name in columns or () if name not in head]:
-        raise FeedError(f"{path} has no column {missing[0]!r}; it has {', '.join(head)}")
+        close = difflib.get_close_matches(missing[0], head, n=1)
+        raise FeedError(f"{path} has no column {missing[0]!r}; it has {', '.join(head)}",
+                        f"did you mean {close[0]!r}?" if close else "")
     entries = list(zip(*lines, strict=True)) or [()] * len(head)
     return {name: _column(path, name, words) for name, words in zip(head, entries, strict=True)
             if columns is None or name in columns}
+
+
+def _are_names(head: Sequence[str]) -> bool:
+    """Not where it holds numbers, or is one name with what may stand between several."""
+    one = len(head) == 1 and re.search(r"[,;|\t]", head[0])
+    return bool(head) and not any(map(_is_number, head)) and not one
 
 
 def _column(path: Path, name: str, words: Sequence[str]) -> NDArray[Any]:
@@ -181,7 +228,8 @@ def _column(path: Path, name: str, words: Sequence[str]) -> NDArray[Any]:
             return array.astype(dtype)
     if _is_number(words[0]):
         number, word = next((i, w) for i, w in enumerate(words, 2) if not _is_number(w))
-        raise FeedError(f"{path}:{number}: {word!r} is no number, and the column {name!r} has some")
+        raise FeedError(f"{path}:{number}: {word!r} is no number, and the column {name!r} has some",
+                        "what is not known is written nan; a column of words begins with one")
     return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.runtime.errors import FeedError
-from anabranch.runtime.rows import Batch, whole_batches
+from anabranch.runtime.rows import Batch, beside, whole_batches
 
 HELD_OUT = 20  # every 20th file, or the last twentieth of a single one
 
@@ -70,7 +70,7 @@ def text_files(source: str | Path | None) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise FeedError(f"{path} is neither a file nor a folder")
+        raise FeedError(f"{path} is neither a file nor a folder", beside(path))
     return sorted(p for p in path.rglob("*") if p.is_file() and _is_text(p))
 
 

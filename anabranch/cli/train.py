@@ -41,6 +41,7 @@ from anabranch.runtime import checkpoint
 from anabranch.runtime.arrays import Array
 from anabranch.runtime.checkpoint import Progress, listed
 from anabranch.runtime.data import Reader, make_reader
+from anabranch.runtime.errors import FeedError
 from anabranch.runtime.session import Session
 from anabranch.runtime.world import FailedElsewhere, World, together, world_of_environment
 from anabranch.subjects import recalled
@@ -87,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
         return _run(args, world_of_environment())
     except FailedElsewhere:
         return 1
+    except FeedError as error:
+        raise error.of(args.data) from error
 
 
 def _run(args: argparse.Namespace, world: World) -> int:
