@@ -23,9 +23,20 @@ from typing import Any
 import hypothesis
 import pytest
 
+from anabranch.runtime.build import private_folder
+from anabranch.runtime.settings import cache_folder
+from anabranch.runtime.world import JOB
+
 # Two workers on two cores: a library that starts its own threads in each would only slow both.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The suite may be started inside of a job of several processes: it is none of them.
+for name in (*JOB, "LOCAL_WORLD_SIZE"):
+    os.environ.pop(name, None)
+
+# Triton's cache is beside ours, so that one variable says where everything is kept.
+os.environ.setdefault("TRITON_CACHE_DIR", str(private_folder(cache_folder()) / "triton"))
 
 # How long an example takes says more of the machine than of the test.
 USUAL = hypothesis.settings(deadline=None, print_blob=True,
