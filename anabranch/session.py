@@ -25,7 +25,7 @@ from anabranch.ir.plan import Plan
 from anabranch.runtime import checkpoint, session
 from anabranch.runtime.arrays import Array
 from anabranch.runtime.checkpoint import Progress
-from anabranch.runtime.errors import RunError, WeightError
+from anabranch.runtime.errors import FeedError, RunError, WeightError
 from anabranch.runtime.trace import Trace
 from anabranch.runtime.world import ThreadWorld, world_of_environment
 from anabranch.weights import ADDED, AVERAGE, Fit
@@ -79,7 +79,7 @@ class Session:
         """The loss, metrics and reports of any number of rows by name: means over the rows."""
         self._check_named(unnamed, evaluation.EVALUATE)
         self._check_states()
-        given = {name: _array(value) for name, value in arrays.items()}
+        given = {name: _array(name, value) for name, value in arrays.items()}
         batches = evaluation.batches_of(self.plan, given)
         return evaluation.measure(self._running, batches).means
 
@@ -105,7 +105,7 @@ class Session:
         if program not in self._programs:
             raise RunError(f"the plan has no program '{program}'; "
                            f"it has {', '.join(self._programs)}")
-        feeds = {name: _array(value) for name, value in arrays.items()}
+        feeds = {name: _array(name, value) for name, value in arrays.items()}
         results = self._running.step(program, feeds, step)
         torch = any(_is_torch(value) for value in arrays.values())
         self.results = {n: _given_back(value, torch=torch) for n, value in results.items()}
@@ -145,7 +145,7 @@ class Session:
         if not isinstance(arrays, Mapping):
             raise WeightError(f"arrays by name are set, not a {type(arrays).__name__}; read a file "
                               "first, as in load_state_dict(load_weights(path))")
-        fit = Fit.of(self.plan, {name: _array(value) for name, value in arrays.items()})
+        fit = Fit.of(self.plan, {name: _array(name, value) for name, value in arrays.items()})
         fit.check(missing=strict, unknown=strict)
         self._running.load_states(fit.ready)
         self._unset -= fit.ready.keys()
@@ -189,12 +189,15 @@ def _is_torch(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "torch"
 
 
-def _array(value: Any) -> Any:
+def _array(name: str, value: Any) -> Any:
     """A torch tensor as an array; anything else as it is."""
     if not _is_torch(value):
         return value
-    plain = value.detach().cpu()
-    return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
+    try:
+        plain = value.detach().cpu()
+        return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
+    except (AttributeError, TypeError, RuntimeError) as error:  # sparse, on no device, of 8 bits
+        raise FeedError(f"'{name}' has no elements that can be read: {error}") from error
 
 
 def _given_back(value: Array, *, torch: bool) -> Any:

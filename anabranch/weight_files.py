@@ -21,6 +21,7 @@ from anabranch.runtime.errors import WeightError
 
 DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "BOOL": "?", "I64": "i8",
           "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1"}
+DEEPEST = 100  # dicts within dicts of a file of torch
 KINDS = "safetensors, .npz, torch's files and .onnx can be read"
 
 UNZIPPED = (ValueError, OSError, EOFError, RuntimeError, MemoryError, SyntaxError,
@@ -126,12 +127,15 @@ def _read_torch(path: Path) -> Named:
     yield from _tensors(loaded, "", path)
 
 
-def _tensors(value: Any, name: str, path: Path) -> Named:
+def _tensors(value: Any, name: str, path: Path, within: tuple[int, ...] = ()) -> Named:
     """The tensors of nested dicts and lists by dotted path; settings and the like are left out."""
     if isinstance(value, Mapping | list | tuple):
+        if id(value) in within or len(within) > DEEPEST:
+            raise WeightError(f"{path}: '{name[:80]}' is nested without an end")
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, inner in items:
-            yield from _tensors(inner, f"{name}.{key}" if name else str(key), path)
+            inside = f"{name}.{key}" if name else str(key)
+            yield from _tensors(inner, inside, path, (*within, id(value)))
     elif type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
         yield name, _as_array(value, f"{path}: {name}")
 
@@ -142,4 +146,6 @@ def _as_array(value: Any, name: str) -> Array:
         array: Array = (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
     except (TypeError, RuntimeError) as error:
         raise WeightError(f"{name} is {plain.dtype}, which cannot be read: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise WeightError(f"{name} is {plain.dtype}, which cannot be read")
     return array.copy()

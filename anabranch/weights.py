@@ -205,8 +205,6 @@ class Table:
     def row(self, name: str) -> Row:
         if (old := next(self.matches(name), None)) is None:
             return name
-        if old == name:
-            return self.rows[name]
         match = _pattern(old).fullmatch(name)
         assert match is not None
         return _filled(self.rows[old], old, match.groups())

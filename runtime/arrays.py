@@ -39,7 +39,7 @@ def narrow(array: Array) -> NDArray[np.uint16]:
 
 
 def widen(array: NDArray[np.uint16]) -> NDArray[np.float32]:
-    return (array.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(array.astype(np.uint32) << 16).view(np.float32)  # 0-d stays an array
 
 
 def from_storage(array: Array, dtype: str) -> Array:

@@ -47,7 +47,7 @@ class Progress:
 
 def save(session: Session, path: str | Path, progress: Progress) -> None:
     """Write all states. Every process of a world calls it; process 0 writes."""
-    arrays = {name: np.ascontiguousarray(session.state(name)) for name in session.states()}
+    arrays = {name: session.state(name) for name in session.states()}
     if session.process != 0:
         return
     facts = {

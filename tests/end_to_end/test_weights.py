@@ -23,7 +23,7 @@ import anabranch as ab
 from anabranch.cli import main
 from anabranch.generation import harmless
 from anabranch.ir.mesh import Mesh
-from anabranch.runtime.errors import WeightError
+from anabranch.runtime.errors import FeedError, WeightError
 from anabranch.weights import Target, read_table
 from tests.end_to_end.conftest import TINY
 
@@ -332,6 +332,12 @@ def test_rows_without_a_meaning_are_refused(row: Any, message: str, tmp_path: Pa
         ab.load_weights(tmp_path / "w.safetensors", {"a*": row})
 
 
+def test_a_name_without_stars_has_none_to_give(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2)}, tmp_path / "w.safetensors")
+    with pytest.raises(WeightError, match=r"'b\.\*' has more stars than 'a'"):
+        ab.load_weights(tmp_path / "w.safetensors", {"a": "b.*"})
+
+
 @pytest.mark.parametrize("table", ["a", [("a", "b")], {3: "b"}, {None: "b"}])
 def test_what_is_no_table_is_refused(table: Any, tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "w.safetensors")
@@ -361,6 +367,25 @@ def test_a_table_may_be_a_file(tmp_path: Path) -> None:
 
 
 # ---- files that are none
+
+
+def test_what_torch_holds_and_numpy_does_not_is_refused(tmp_path: Path) -> None:
+    """Complex numbers, sparse tensors, those of 8 bits or on no device; dicts within themselves."""
+    odd: list[Any] = [torch.zeros(2, dtype=torch.complex64), torch.eye(2).to_sparse(),
+                      torch.zeros(2).to(torch.float8_e4m3fn), torch.zeros(2, device="meta")]
+    plan = ab.compile(ab.load(TINY.with_name("own_ops.ab")).train)
+    with ab.Session(plan) as session:
+        for value in odd:
+            torch.save({"layer": {"w": value}}, tmp_path / "w.pt")
+            with pytest.raises(WeightError, match=r"layer\.w is torch"):
+                ab.load_weights(tmp_path / "w.pt")
+            with pytest.raises((WeightError, FeedError), match="out"):
+                session.load_state_dict({"out": value}, strict=False)
+    endless: dict[str, Any] = {"w": torch.ones(2)}
+    endless["again"] = endless
+    torch.save(endless, tmp_path / "w.pt")
+    with pytest.raises(WeightError, match="'again' is nested without an end"):
+        ab.load_weights(tmp_path / "w.pt")
 
 
 def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:

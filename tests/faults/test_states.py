@@ -61,6 +61,44 @@ def test_a_checkpoint_is_loaded_on_any_other_mesh(saved: Any, tmp_path: Path) ->
             assert session.step(**BATCH) == pytest.approx(expected, rel=1e-6), mesh
 
 
+KINDS = """
+op fives(shape: Shape, dtype: str) -> {dtype}[*shape]:
+    y[*i] = {dtype}(5)
+    return y
+
+model Net(n: int):
+    table: {dtype}[n] @ {{model: S(0)}} = fives(dtype="{dtype}")
+    one:   {dtype}[] = fives(dtype="{dtype}")
+    none:  {dtype}[0, n] = fives(dtype="{dtype}")
+    scale: f32[] = ones()
+
+    def loss(x: f32[B]) -> f32[]:
+        return mean((x * scale - 1) ** 2)
+
+train Net(n=3):
+    steps     = 1
+    data      = arrays(batch=2)
+    optimizer = nadam(lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i64", "i8", "u8", "bool"])
+def test_states_of_every_kind_and_rank_are_in_a_checkpoint(dtype: str, tmp_path: Path) -> None:
+    """Single numbers and empty tensors too, of the program and of its optimizer."""
+    batch = {"x": scattered(2)}
+    program = ab.loads(KINDS.format(dtype=dtype)).train
+    with ab.Session(ab.compile(program, mesh=mesh_of("model=2"))) as session:
+        session.step(**batch)
+        session.save(tmp_path / "c")
+        states = session.state_dict(optimizer=True)
+    with ab.Session(ab.compile(program, mesh=mesh_of("data=2"))) as session:
+        session.resume(tmp_path / "c")
+        for name, value in session.state_dict(optimizer=True).items():
+            np.testing.assert_array_equal(value, states[name], err_msg=name)
+    assert states["optimizer.scale.product"].shape == states["one"].shape == ()
+    assert states["one"] == (1 if dtype == "bool" else 5)
+
+
 TABLE = """
 model Net():
     table: f32[7] @ {model: S(0)} = zeros()
