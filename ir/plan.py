@@ -32,7 +32,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"ANABRANCH PLAN\r\n"
 _PREFIX = struct.Struct("<16sIQ32s")
 
@@ -143,6 +143,18 @@ def float_of(arg: Arg) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """An index that a launch checks, in words of the program: it is in [0, size), comes from the
+    tensor `index`, and is a place along dimension `axis` of `table`. What has no name is empty."""
+
+    size: int
+    index: str = ""
+    table: str = ""
+    axis: int = 0
+    loc: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel call inside an actor. `tiles` is its grid, a function of shapes only.
 
@@ -159,6 +171,7 @@ class Launch:
     flops: int = 0
     bytes: int = 0
     loc: int = 0
+    checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from anabranch.ir.diagnostics import CompilerBug
 from anabranch.ir.launch import IntArg, KernelText, LaunchSpec, Pointer
 from anabranch.ir.ops import Return, Transfer
 from anabranch.lowering.chains import Chain, Grouping, accumulates, group
+from anabranch.lowering.checks import checks_of
 from anabranch.lowering.in_place import (
     InPlace,
     choose_in_place,
@@ -374,7 +375,18 @@ class _Launches:
         tables = self.builder.tables
         return p.Launch(tables.kernel(spec), tuple(arguments), spec.tiles, phase,
                         tile_scratch=spec.tile_scratch, flops=spec.flops, bytes=spec.bytes,
-                        loc=tables.loc(op.loc))
+                        loc=tables.loc(op.loc), checks=self._checks(spec, op))
+
+    def _checks(self, spec: LaunchSpec, op: Op) -> tuple[p.Check, ...]:
+        """The indices that a launch checks. A kernel that checks none does so for no op."""
+        tables = self.builder.tables
+        if spec.kernel.digest in tables.unchecked:
+            return ()
+        found = tuple(p.Check(c.size, c.index, c.table, c.axis, tables.loc(c.loc))
+                      for c in checks_of(op))
+        if not found:
+            tables.unchecked.add(spec.kernel.digest)
+        return found
 
     def _address(self, value: Value, where: dict[Value, int], offset: int) -> p.Arg:
         if value in self.cells:

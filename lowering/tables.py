@@ -47,6 +47,7 @@ class Tables:
     locs: dict[p.Loc, int] = field(default_factory=lambda: {p.Loc(): 0})
     states: dict[str, p.State] = field(default_factory=dict)
     state_bytes: list[int] = field(default_factory=list)
+    unchecked: set[str] = field(default_factory=set)  # digests of kernels that check no index
 
     def value(self, name: str, type: TensorType, stage: int) -> int:
         sbps = () if type.layout is None else tuple(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anabranch.ir.plan import Actor, Arg, Launch, Loc, float_of
 from anabranch.runtime.arrays import Bytes
-from anabranch.runtime.errors import Aborted, PlacedError, outside
+from anabranch.runtime.errors import Aborted, OutOfRange, PlacedError
 from anabranch.runtime.kernels import Loaded, NativeKernel, PythonKernel
 from anabranch.runtime.native import LAUNCH, STATUS
 
@@ -111,16 +111,19 @@ class Chain:
         floats = [float_of(a) for a in arguments if a.kind == "f64"]
         try:
             part.kernel.function(ints, floats, part.buffers)
-        except IndexError as error:
-            raise self._outside(str(error), part.launch) from error
+        except OutOfRange as error:
+            raise self._told(error, part.launch) from error
 
     def _index_error(self, part: _Table) -> PlacedError:
-        value, bound = int(part.status["value"]), int(part.status["bound"])
-        launch = part.launches[int(part.status["launch"])]
-        return self._outside(outside(value, bound), launch)
+        status = part.status
+        found = OutOfRange(int(status["value"]), int(status["bound"]))
+        return self._told(found, part.launches[int(status["launch"])])
 
-    def _outside(self, message: str, launch: Launch) -> PlacedError:
-        return PlacedError(message, self.binding.locs[launch.loc], COUNTED)
+    def _told(self, found: OutOfRange, launch: Launch) -> PlacedError:
+        """In words of the program: the checks of that size are where it can have been."""
+        checks = [check for check in launch.checks if check.size == found.size]
+        loc = checks[0].loc if len(checks) == 1 else launch.loc
+        return PlacedError(found.told(checks), self.binding.locs[loc], COUNTED)
 
     def _int(self, arg: Arg, k: int, step: int) -> int:
         if arg.kind == "seed":

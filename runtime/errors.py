@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from anabranch.ir.plan import Loc
+    from anabranch.ir.plan import Check, Loc
 
 
 class RuntimeFailure(Exception):
@@ -59,10 +60,25 @@ class Aborted(RuntimeFailure):
     """Raised inside a wait when another thread has failed; never reaches the user."""
 
 
-def outside(index: int, size: int) -> str:
-    """What is said of an index into a dimension of another size."""
-    return f"index {index} is outside " + (
-        f"0..{size - 1}" if size else "of a dimension without elements")
+class OutOfRange(IndexError):
+    """An index into a dimension of another size."""
+
+    def __init__(self, index: int, size: int) -> None:
+        super().__init__(index, size)
+        self.index, self.size = index, size
+
+    def __str__(self) -> str:
+        return f"index {self.index} is outside " + (
+            f"0..{self.size - 1}" if self.size else "of a dimension without elements")
+
+    def told(self, checks: Sequence[Check]) -> str:
+        """With what holds the index, and what it is a place in, as far as one can know: it is of
+        one of these checks."""
+        held = " or ".join(dict.fromkeys(f"'{check.index}'" for check in checks if check.index))
+        tables = {(check.table, check.axis) for check in checks}
+        (table, axis), = tables if len(tables) == 1 else [("", 0)]
+        what = f"dimension {axis} of '{table}'" if table else f"a dimension of size {self.size}"
+        return f"{self}: {held} holds places along {what}" if held else str(self)
 
 
 def _excerpt(loc: Loc) -> list[str]:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from anabranch.runtime.arrays import STORAGE, Array, Bytes
-from anabranch.runtime.errors import BuildError, outside
+from anabranch.runtime.errors import BuildError, OutOfRange
 from anabranch.runtime.kernels import PythonFunction
 from anabranch.runtime.reference_math import (
     CARRIED,
@@ -260,7 +260,7 @@ class _Points:
         if fault.any():
             first = np.argmax(fault)
             at, limit = (np.broadcast_to(x, fault.shape).flat[first] for x in (index, size))
-            raise IndexError(outside(at, limit))
+            raise OutOfRange(int(at), int(limit))
         return np.where(wrong, 0, index)
 
     # accumulators: their values are in `names`

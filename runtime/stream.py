@@ -68,7 +68,7 @@ class StreamState:
         except Aborted:
             pass
         except BaseException as error:
-            self.bus.failure.abort(_explain(error, state))
+            self.bus.failure.abort(_explain(error, state, self.bus.base_step))
 
     def _do(self, state: ActorState, n: int) -> None:
         step = self.bus.base_step + n // state.fires
@@ -97,13 +97,17 @@ class StreamState:
         return state
 
 
-def _explain(error: BaseException, state: ActorState | None) -> RunError:
-    """The failure with who met it, last: its name means little to who wrote the program."""
+def _explain(error: BaseException, state: ActorState | None, base_step: int) -> RunError:
+    """The failure with who met it. Who wrote the program is told which rows those were instead:
+    what is fused into one actor has no name in the program."""
     message = str(error) or type(error).__name__
-    where = f"{state.where}, firing {(state.begun - 1) % state.fires}" if state else ""
-    if isinstance(error, PlacedError):
-        error.args = (f"{message}\nnote: it came up in {where}",)
+    step, k = divmod(state.begun - 1, state.fires) if state else (0, 0)
+    if isinstance(error, PlacedError) and state:
+        part = f", micro-batch {k}" if state.fires > 1 else ""
+        when = f"in step {base_step + step}{part}, on rank {state.actor.rank}"
+        error.args = (f"{message}\nnote: {when}",)
         return error
+    where = f"{state.where}, firing {k}" if state else ""
     failure = RunError(f"{message} (in {where})" if where else message)
     failure.__cause__ = error
     return failure

@@ -271,6 +271,7 @@ def test_an_index_out_of_range_ends_a_run_and_names_a_line(monkeypatch: pytest.M
     with Session(plan) as session:
         session.run("init", 1)
         tokens = np.full((8, 7), 11)
-        told = r"^\S*gpt\.ab:\d+:\d+: error: index 11 is outside 0\.\.10, in "
+        told = (r"^\S*gpt\.ab:\d+:\d+: error: index 11 is outside 0\.\.10: 'tokens' holds places "
+                r"along dimension 0 of 'table', in ")
         with pytest.raises(RunError, match=told):
             session.step("eval", {"tokens": tokens, "targets": np.zeros((8, 7), np.int64)})
