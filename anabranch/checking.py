@@ -9,7 +9,7 @@ is wrong with a definition keeps nothing but itself from being tried.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from anabranch.frontend.check import sample
 from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import Open
 from anabranch.frontend.evaluate import Unsupported
-from anabranch.frontend.program import Program, loads
+from anabranch.frontend.program import Program, Training, loads
 from anabranch.frontend.values import Function
 from anabranch.gradient_check import (
     Fault,
@@ -47,11 +47,13 @@ from anabranch.lowering.scan_signatures import scan_forms
 from anabranch.lowering.signatures import Signature, Structure, signatures, structure
 from anabranch.lowering.simplify import simplify
 from anabranch.lowering.simulate_ranks import in_parts, scan_in_parts
+from anabranch.model_report import describe
 from anabranch.trials import Trial, accepted, refusal, small, usual
 
 Array = np.ndarray[Any, Any]
 
 RANKS = (2, 3)
+OPEN_SIZES = (8, 64, 32, 28)  # of what only data say
 STATED = ("'stop(e, grad=g)' says that e has the derivative of g; if another one is meant, write "
           "g + stop(e - g)")
 DRAWN = ((0, 1.0), (1, 1.0), (2, 3.0), (3, 3.0))
@@ -96,6 +98,9 @@ def check_program(
     places = {mistake.span for mistake in known}
     for name in program.recipes:
         yield _check_recipe(program, name, places)
+    for name in _unmade(program):
+        if not _is_hit(program.models[name], places):
+            yield Report(f"model {name}", ["not tried: no recipe of this file makes one"])
     for definition in program.functions.values():
         function = program.scope.find(definition.name)
         assert isinstance(function, Function)
@@ -112,20 +117,56 @@ def _is_hit(definition: s.Node, places: Collection[Span | None]) -> bool:
 
 
 def _check_recipe(program: Program, name: str, known: Collection[Span | None]) -> Report:
+    """With the first sizes that will do for what only the data say. If none does, others may: what
+    is wrong then is shown, and no mistake."""
     report = Report(f"train {name}")
-    try:
-        training = program.training(name)
-    except Open as error:
-        report.lines.append(f"not tried without data: {error.diagnostics[0].message}")
-        return report
-    except UserError as error:
-        report.mistakes += [each for each in error.diagnostics if each.span not in known]
-        return report
-    count = sum(type_.elements for _, type_ in training.states)
-    report.lines.append(f"{len(training.states)} states with {count} elements, "
-                        f"{', '.join(training.module.functions)}")
-    report.mistakes += _stated(training.module, program.tree)
+    for size in OPEN_SIZES:
+        sizes: dict[str, object] = {}
+        try:
+            training = _elaborated(program, name, size, sizes)
+        except UserError as error:
+            if not sizes:
+                report.mistakes += [each for each in error.diagnostics if each.span not in known]
+                return report
+            first = error.diagnostics[0]
+            at = f" (line {first.span.line})" if first.span else ""
+            why = f"not tried without data; with {_listed(sizes)}: {first.message}{at}"
+            report.lines = report.lines or [why]
+            continue
+        report.lines = [f"tried with {_listed(sizes)}, which the data will say"] if sizes else []
+        report.lines += describe(training)
+        report.mistakes += _stated(training.module, program.tree)
+        break
     return report
+
+
+def _listed(sizes: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
+
+
+def _elaborated(
+    program: Program, name: str, size: int, sizes: dict[str, object]
+) -> Training:
+    """A recipe with one size for all that is open, which is put into `sizes`."""
+    while True:
+        try:
+            return program.training(name, sizes)
+        except Open as error:
+            if not error.name or error.name in sizes:
+                raise
+            sizes[error.name] = size
+
+
+def _unmade(program: Program) -> list[str]:
+    """The models that no recipe makes, nor a model that one makes."""
+    models, seen = program.models, set[str]()
+    definitions: list[s.Node] = [*program.recipes.values(), *program.functions.values()]
+    while definitions:
+        for node in s.walk(definitions.pop()):
+            if isinstance(node, s.Name) and node.id in models and node.id not in seen:
+                seen.add(node.id)
+                definitions.append(models[node.id])
+    return [name for name in models if name not in seen]
 
 
 def _stated(module: Module, tree: s.Module) -> list[Diagnostic]:

@@ -308,3 +308,59 @@ def test_wrong_slopes_are_told_from_right_ones_by_much() -> None:
     assert verdict.by == ("x",)
     assert verdict.error < 1e-6
     assert np.isfinite(verdict.error)
+
+
+STACK = """
+model Layer(n: int):
+    up: Linear(n, n)
+    buffer seen: f32[] = zeros()
+
+    def forward(x: f32[B, n]) -> f32[B, n]:
+        seen := seen + 1
+        return x + relu(up(x))
+
+model Stack(n: int, depth: int, words: int):
+    table:  f32[words, n] = normal()
+    layers: [Layer(n) for _ in range(depth)]
+
+    def loss(word: i64[B, S], y: f32[B, n]) -> f32[]:
+        x = mean(embedding(word, table), axis=1)
+        for layer in layers:
+            x = layer(x)
+        return mse(x, y)
+
+model Spare(n: int):
+    w: f32[n] = ones()
+
+train Stack(n=4, depth=3, words=10):
+    steps = 1
+    data = arrays(batch=8)
+    optimizer = adamw(lr=0.1)
+"""
+
+
+def test_a_recipe_is_shown_with_what_its_model_holds_and_what_is_known_of_it() -> None:
+    train, spare = check_program(loads(STACK))
+    assert train.mistakes == []
+    assert train.lines == [
+        "tried with S = 8, which the data will say",
+        "10 tensors, 103 numbers of the model:",
+        "  table               f32[10, 4]  40",
+        "  layers.*.up.weight  f32[4, 4]   16 x 3",
+        "  layers.*.up.bias    f32[4]      4 x 3",
+        "  layers.*.seen       f32[]       1 x 3",
+        "14 tensors, 200 numbers of training: the state of optimizers, averages",
+        *(f"{name}: {statements} statements; shapes and types agree; reads stay inside {where}"
+          for name, statements, where in (
+              ("train", 52, "but for indices in line 15, which every run checks"),
+              ("eval", 16, "but for indices in line 15, which every run checks"),
+              ("init", 22, "everywhere")))]
+    assert spare.lines == ["not tried: no recipe of this file makes one"]
+
+
+def test_what_is_wrong_with_one_size_of_the_data_is_shown() -> None:
+    """It is no mistake: another size may do."""
+    report, _ = check_program(loads(STACK.replace("axis=1)", "axis=1) @ table")))
+    assert report.lines == ["not tried without data; with S = 8: '@' of f32[8, 4] and f32[10, 4]: "
+                            "the inner sizes are 4 and 10 (line 15)"]
+    assert report.mistakes == []

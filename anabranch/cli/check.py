@@ -1,9 +1,9 @@
 """Find what is wrong with a program, and show what is derived of its ops.
 
-All mistakes of the file and of its recipes are reported. Each op of the file is tried with sizes
-that do not divide, small ones and empty ones: every signature derived for a statement of it, or of
-its gradient, is simulated on 2 and 3 ranks, and the gradient is compared with finite differences.
-Exit code 1 if anything is wrong.
+All mistakes of the file and of its recipes are reported, and what the model of each recipe holds.
+Each op of the file is tried with sizes that do not divide, small ones and empty ones: every
+signature derived for a statement of it, or of its gradient, is simulated on 2 and 3 ranks, and the
+gradient is compared with finite differences. Exit code 1 if anything is wrong.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_a_recipe_names_a_reader_of_the_user(
     report = trained(capsys, FIT, "--readers", "waves.py")
     assert report["val_loss"] < 0.1
     assert main(["check", "program.ab", "--readers", "waves.py"]) == 0
-    assert "not tried without data: the size of the dimension 'B'" in capsys.readouterr().out
+    assert "train Fit\n  tried with B = 8, which the data will say" in capsys.readouterr().out
     assert main(["explain", "program.ab", "--readers", "waves.py", "--set", "B=16"]) == 0
     resumed = ["train", "program.ab", "--readers", "waves.py", "--resume", report["checkpoint"]]
     assert main([*resumed, "--steps", "152"]) == 0
