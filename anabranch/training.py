@@ -95,11 +95,15 @@ class Curve:
         curve = Curve()
         if first == 0 or not path.is_file():
             return curve
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                step, loss = int(row.pop("step")), float(row.pop("loss"))
-                if step < first:
-                    curve.add(step, loss, {k: float(v) for k, v in row.items() if v})
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    step, loss = int(row.pop("step")), float(row.pop("loss"))
+                    if step < first:
+                        curve.add(step, loss, {k: float(v) for k, v in row.items() if v})
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path} is not the curve that a run left there: {error!r}; move it away"
+                           ) from error
         return curve
 
 

@@ -217,7 +217,7 @@ def _averaged(trained: Sequence[State], recipe: Recipe) -> dict[str, State]:
 
 
 def _reports(builder: Builder, taken: Iterable[str]) -> dict[str, Tensor]:
-    for name in taken:
+    for name in ("step", *taken):
         if name in builder.reports:
             raise fail(f"'{name}' is shown anyway", builder.reports[name][1],
                        help="report it under another name")

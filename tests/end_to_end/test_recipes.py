@@ -126,6 +126,12 @@ def test_what_is_reported_is_of_the_whole_batch(mesh: dict[str, int], micro: int
         assert evaluated == pytest.approx(found.max().item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["step", "loss"])
+def test_what_the_curve_has_anyway_is_not_reported(name: str) -> None:
+    with pytest.raises(ab.UserError, match=f"'{name}' is shown anyway"):
+        plan_of(CLASSIFIER.replace("largest=", f"{name}="))
+
+
 @pytest.mark.parametrize("mesh", [{}, {"data": 2}, {"data": 4}])
 def test_every_held_out_row_counts_once(mesh: dict[str, int]) -> None:
     """21 rows in batches of 8, of which the first alone is right: nothing repeated or dropped."""

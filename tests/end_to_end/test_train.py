@@ -74,6 +74,16 @@ def test_a_run_resumed_on_another_mesh_agrees_to_rounding(trained: Train) -> Non
     np.testing.assert_allclose(curve(rest), curve(whole), rtol=1e-5)
 
 
+def test_a_curve_that_is_none_is_not_written_over(
+    trained: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = trained("--name", "part", "--steps", "2")
+    Path(part["loss_curve"]).write_text("step,loss\n0,notes\n")
+    assert main(["train", str(TINY), "--resume", part["checkpoint"], "--steps", "3"]) == 1
+    assert "loss.csv is not the curve that a run left there" in capsys.readouterr().err
+    assert Path(part["loss_curve"]).read_text() == "step,loss\n0,notes\n"
+
+
 def spoil_length(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
