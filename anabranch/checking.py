@@ -22,7 +22,7 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.check import sample
 from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import Open
-from anabranch.frontend.evaluate import Unsupported
+from anabranch.frontend.evaluate import Certain, Unsupported
 from anabranch.frontend.program import Program, Training, loads
 from anabranch.frontend.values import Function
 from anabranch.gradient_check import (
@@ -125,7 +125,7 @@ def _check_recipe(program: Program, name: str, known: Collection[Span | None]) -
         try:
             training = _elaborated(program, name, size, sizes)
         except UserError as error:
-            if not sizes:
+            if not sizes or isinstance(error, Certain):
                 report.mistakes += [each for each in error.diagnostics if each.span not in known]
                 return report
             first = error.diagnostics[0]

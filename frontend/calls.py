@@ -19,6 +19,7 @@ from anabranch.frontend.evaluate import (
     Frame,
     Index,
     blamed,
+    certain,
     evaluate,
     evaluates,
     run,
@@ -136,9 +137,16 @@ def call(
             return _cast(callee, args, keywords, frame, span)
         case Kind():
             return _convert(callee, args, keywords, span)
-    hint = f"a text is no function; from Python: Expression({callee!r})"
-    raise fail(f"{describe(callee)} cannot be called", span,
-               help=hint if isinstance(callee, str) else "")
+    raise certain(f"{describe(callee)} cannot be called", span, help=_instead(callee))
+
+
+def _instead(uncallable: object) -> str:
+    match uncallable:
+        case str():
+            return f"a text is no function; from Python: Expression({uncallable!r})"
+        case list():
+            return "an item of a list is written with brackets: x.shape[0]"
+    return ""
 
 
 def method(instance: Instance, name: str, span: Span) -> Function:
@@ -243,7 +251,9 @@ def _activate(
     value = run(definition.body, inner)
     if value is NOTHING:
         if definition.results:
-            raise fail(f"'{definition.name}' ends without 'return'", definition.span)
+            returns = any(isinstance(node, s.Return) for node in s.walk(definition))
+            raise (fail if returns else certain)(
+                f"'{binding.owner}' ends without 'return'", definition.span)
         return None
     return _results(value, definition, binding, span)
 

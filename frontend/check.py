@@ -31,6 +31,7 @@ from anabranch.ir.diagnostics import Collector, Diagnostic, Note, Span, UserErro
 Names = frozenset[str]
 SAMPLES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (12,), (8, 8, 4), (64, 32, 16, 8, 4, 2))
 PACKS = (2, 1, 3, 0)  # lengths of packs, in the same order
+A_TYPE = "as in f32[N, 4], T[*I], int, Key, [f32[N]]"
 ANY_STAGES = 2**20  # how many there are is not known: none that is written is too far
 
 
@@ -103,8 +104,9 @@ class _Names:
                 usual = GENERIC_DEFAULTS.get(general)
                 self.found.add(f"'{name}' is not the type of a tensor", head.span,
                                help=f"write {usual}{sizes} or {general}{sizes}" if usual else "")
-            case s.Index(head, items):
-                self.type(head, known)
+            case s.Index(head, items) if not isinstance(head, s.Index):
+                if isinstance(head, s.Name):
+                    self.type(head, known)
                 for item in items:
                     self.dimension(item, known)
             case s.Name(name):
@@ -115,9 +117,21 @@ class _Names:
             case s.Binary("|", left, right):
                 self.alternative(left, known)
                 self.alternative(right, known)
-            case s.Number() | s.String() | s.Layout() | s.Binary():
-                self.found.add("this is not a type", type_.span,
-                               help="as in f32[N, 4], T[*I], int, Key, [f32[N]]")
+            case _:
+                self.no_type(type_)
+
+    def no_type(self, written: s.Expr) -> None:
+        """What stands where a type does, if that is said of it before it is used."""
+        match written:
+            case s.Attribute(_, name):
+                help = advice(name, ()) or A_TYPE
+            case s.Index():
+                help = "all sizes stand between two brackets: f32[4, 5]"
+            case s.Number() | s.String() | s.Layout() | s.Binary() | s.Call():
+                help = A_TYPE
+            case _:
+                return
+        self.found.add("this is not a type", written.span, help=help)
 
     def alternative(self, type_: s.Expr, known: Names) -> None:
         if isinstance(type_, s.Index):
@@ -185,7 +199,7 @@ class _Names:
         model = self.scope.find(node.model.id)
         if not isinstance(model, Model):
             self.found.add(f"'{node.model.id}' is not a model", node.model.span,
-                           help=nearest(node.model.id, self.scope.visible()))
+                           help=nearest(node.model.id, models_of(self.scope)))
             return
         definition = model.definition
         self.fits(model, node.args, node.keywords, node.span)
@@ -299,7 +313,10 @@ class _Names:
             return
         self.reported.add(node.id)
         close = advice(node.id, [*local, *self.scope.visible()]) if len(node.id) > 1 else ""
-        if indexed and not close and id(node) in self.places:
+        if not indexed and id(node) in self.places and len(node.id) < 3:
+            self.found.add(f"'{node.id}' is not defined", node.span, help="an index stands in a "
+                           f"statement that defines a tensor by it: y[{node.id}] = ...")
+        elif indexed and not close and id(node) in self.places:
             self.found.add(f"'{node.id}' is neither on the left nor reduced", node.span,
                            help=f"nothing is summed unsaid: sum over it with sum[{node.id}](...)")
         else:
@@ -342,6 +359,11 @@ class _Names:
 def is_type(name: str, scope: Scope) -> bool:
     """Whether a name can stand as the type of a parameter."""
     return isinstance(scope.find(name), Kind | Model) or is_dtype(name, scope)
+
+
+def models_of(scope: Scope) -> list[str]:
+    """The names of models in scope."""
+    return [name for name in scope.visible() if isinstance(scope.find(name), Model)]
 
 
 def _root(node: s.Expr) -> s.Expr:

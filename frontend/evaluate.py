@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from anabranch.frontend import syntax as s
 from anabranch.frontend.arrange import arranged
 from anabranch.frontend.builder import Builder
-from anabranch.frontend.mistakes import advice
+from anabranch.frontend.mistakes import UNKNOWN_VALUE, advice
 from anabranch.frontend.values import (
     MISSING,
     Element,
@@ -225,5 +225,6 @@ def truth(value: object, span: Span) -> bool:
 def integer(value: object, span: Span, what: str) -> int:
     """A compile-time integer."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise fail(f"{what} must be an integer known when compiling, not {describe(value)}", span)
+        raise fail(f"{what} must be an integer known when compiling, not {describe(value)}", span,
+                   help=UNKNOWN_VALUE if isinstance(value, Tensor | Element) else "")
     return value

@@ -147,8 +147,8 @@ def assign(target: s.Target, value: object, frame: Frame) -> None:
         return
     if not isinstance(value, list | tuple):
         hint = "take a tensor apart with unbind(x, axis)" if isinstance(value, Tensor) else ""
-        raise fail(f"{len(target.items)} names take a list, not {describe(value)}", target.span,
-                   help=hint)
+        raise certain(f"{len(target.items)} names take a list, not {describe(value)}",
+                      target.span, help=hint)
     if len(value) != len(target.items):
         raise fail(f"{len(target.items)} names for {len(value)} values", target.span)
     for each, item in zip(target.items, value, strict=True):
@@ -256,7 +256,7 @@ def as_element(value: object, frame: Frame, span: Span) -> Element:
         if value.rank == 0:
             return frame.builder.held(value).element
         raise fail(f"{describe(value)} stands without subscripts in an expression on elements",
-                   span, help="write its indices, as in x[i, j]")
+                   span, help="write its indices, as in ids[i] or x[i, j]")
     raise fail(f"a number or an element is needed here, not {describe(value)}", span)
 
 
@@ -322,8 +322,9 @@ def _attribute(node: s.Attribute, frame: Frame) -> object:
                 return transpose_last(value, node.span)
     function = frame.scope.find(node.name)
     if function is MISSING:
-        raise fail(f"{describe(value)} has no '{node.name}', and there is no function of that name",
-                   node.span, help=advice(node.name, [*frame.scope.visible(), "shape", "dtype"]))
+        known = [*frame.scope.visible(), "shape", "dtype"]
+        raise certain(f"{describe(value)} has no '{node.name}', and there is no function of that "
+                      "name", node.span, help=advice(node.name, known))
     return Method(function, value)
 
 
@@ -331,8 +332,8 @@ def _member(instance: Instance, node: s.Attribute, frame: Frame) -> object:
     members = {**instance.fields,
                **{k: v for k, v in instance.scope.names.items() if isinstance(v, Function)}}
     if node.name not in members:
-        raise fail(f"{describe(instance)} has no field or function '{node.name}'", node.span,
-                   help=nearest(node.name, members))
+        raise certain(f"{describe(instance)} has no field or function '{node.name}'", node.span,
+                      help=nearest(node.name, members))
     return resolved(members[node.name], node.span, frame)
 
 

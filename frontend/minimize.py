@@ -96,7 +96,8 @@ class Minimizer:
         if not chosen:
             matches = [f"matches {' or '.join(repr(p) for p, _ in patterns)}"] if patterns else []
             wanted = " and ".join([*matches, "is not frozen"] if used_now else matches)
-            raise fail(f"the loss uses no parameter{' that ' if wanted else ''}{wanted}", span)
+            raise fail(f"the loss uses no parameter{' that ' if wanted else ''}{wanted}", span,
+                       help="" if wanted else "it is computed from the fields of the model")
         return chosen
 
     def _update(self, state: State, grad: Tensor) -> None:

@@ -112,8 +112,8 @@ FOREIGN = (
     Phrase(
         r"(?:\*\*|//|[-+*/%@])=",
         "there is no '{0}'",
-        "write 'x = x + ...' in a def; an op defines each name once and accumulates by a "
-        "reduction: sum[k](...)",
+        "write it out, as in 'x = x + ...', in a def; an op defines each name once and "
+        "accumulates by a reduction: sum[k](...)",
     ),
     Phrase(r"\+\+|--", "there is no '{0}'", "write 'n = n + 1' or 'n = n - 1'"),
     Phrase(rf"\b({KEYWORD})\s*:?=(?!=).*", "'{0}' is a word of the language and cannot be a name"),
@@ -150,6 +150,7 @@ NAMES = {
     "Tensor": "a tensor type has a dtype and sizes: f32[N, 4], or T[*I] for any",
     "ModuleList": "a list of models is a field: layers: [Linear(n, n) for _ in range(3)]",
     "Parameter": "a parameter is a field with an initialiser: weight: f32[n, m] = normal(std=0.02)",
+    "append": "no list is ever changed: [f(i) for i in range(n)] makes one, and so does a + [b]",
     "backward": "gradients are derived: a training step takes them by itself, grad(y, x) gives one",
     **dict.fromkeys(("detach", "no_grad"), "stop(x) is x without a gradient"),
     **dict.fromkeys(("clone", "contiguous"), "no value is ever changed: use it as it is"),
@@ -166,7 +167,12 @@ NAMES = {
 
 def advice(name: str, known: Iterable[str]) -> str:
     """What is said of a name that is not defined: what it is elsewhere, or the nearest one here."""
-    return NAMES.get(name) or nearest(name, known)
+    names = [*known]
+    if name not in NAMES and name.removesuffix("_") in names:
+        return f"no value is ever changed: '{name.removesuffix('_')}' gives a new one"
+    if name not in NAMES and name.removesuffix("_loss") in names:
+        return f"'{name.removesuffix('_loss')}' is what it is called here"
+    return NAMES.get(name) or nearest(name, names)
 
 
 EXAMPLES = (

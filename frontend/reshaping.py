@@ -67,7 +67,7 @@ def _completed(x: Tensor, shape: list[int], span: Span) -> Shape:
         shape[free[0]] = math.prod(x.shape) // rest
     elif free or math.prod(shape) != math.prod(x.shape) or min(shape, default=0) < 0:
         raise fail(f"{x.type} has {math.prod(x.shape)} elements and cannot take the shape {shape}",
-                   span)
+                   span, help="sizes multiply to that number; one may be -1, for what is left")
     return tuple(shape)
 
 

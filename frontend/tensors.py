@@ -113,7 +113,8 @@ def axis_number(value: object, rank: int, span: Span, extra: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise fail(f"an axis is an integer, not {describe(value)}", span)
     if not -rank - extra <= value < rank + extra:
-        raise fail(f"axis {value} of a tensor of rank {rank}", span)
+        raise fail(f"axis {value} of a tensor of rank {rank}", span, help=f"its axes are 0 to "
+                   f"{rank + extra - 1}, or {-rank - extra} to -1 from the end" if rank else "")
     return value % (rank + extra)
 
 

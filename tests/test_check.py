@@ -262,8 +262,8 @@ def test_what_cannot_be_tried_says_why(body: str, why: str) -> None:
     ("return x.item()", ["tried with N = 5"]), ("return x * 1.0, x", []), ("y = x + 1", []),
 ])
 def test_what_no_sizes_make_right_is_a_mistake(body: str, notes: list[str]) -> None:
-    (report,) = check_program(loads(f"def f(x: f32[N, 5]) -> f32[N, 5]:\n    {body}\n"))
-    (mistake,) = report.mistakes
+    _, reports = checking.check_file(f"def f(x: f32[N, 5]) -> f32[N, 5]:\n    {body}\n", "f.ab")
+    (mistake,) = [each for report in reports for each in report.mistakes]
     assert mistake.span is not None
     assert [note.message for note in mistake.notes] == notes
 
@@ -364,3 +364,13 @@ def test_what_is_wrong_with_one_size_of_the_data_is_shown() -> None:
     assert report.lines == ["not tried without data; with S = 8: '@' of f32[8, 4] and f32[10, 4]: "
                             "the inner sizes are 4 and 10 (line 15)"]
     assert report.mistakes == []
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    ("x, y = layer(x)", "2 names take a list"), ("x = layer.forwrd(x)", "has no field or function"),
+    ("x = layer(x).item()", "has no 'item'"),
+])
+def test_what_is_wrong_whatever_the_size_is_a_mistake(call: str, message: str) -> None:
+    report, _ = check_program(loads(STACK.replace("x = layer(x)", call)))
+    (mistake,) = report.mistakes
+    assert message in mistake.message
