@@ -39,8 +39,8 @@ class Callee:
     header: str
 
     @classmethod
-    def of(cls, definition: Definition) -> Callee:
-        return cls(definition.name, tuple(p.name for p in definition.params),
+    def of(cls, definition: Definition, name: str = "") -> Callee:
+        return cls(name or definition.name, tuple(p.name for p in definition.params),
                    format_header(definition))
 
     def unknown(self, name: str, span: Span) -> Diagnostic:
@@ -80,10 +80,11 @@ def misfits(
 
 def matched(
     definition: Definition, args: Sequence[Argument], keywords: Mapping[str, Argument],
-    span: Span, *, keys: frozenset[str] = frozenset(),
+    span: Span, *, keys: frozenset[str] = frozenset(), owner: str = "",
 ) -> dict[str, Argument]:
-    """Arguments by parameter name. Those in `keys` may be left out, also between others."""
-    callee = Callee.of(definition)
+    """Arguments by parameter name. Those in `keys` may be left out, also between others. `owner` is
+    that of the definition in messages, if it has a longer one."""
+    callee = Callee.of(definition, owner)
     found = by_place(definition.params, args, callee, keys)
     for name, argument in keywords.items():
         if name not in callee.parameters:

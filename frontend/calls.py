@@ -211,7 +211,7 @@ def _run(
         return _activate(function, args, keywords, frame, span)
     except UserError as error:
         if function.scope.is_library and not frame.scope.is_library:
-            raise blamed(error, function.definition.name, span) from None
+            raise blamed(error, _full_name(function), span) from None
         raise
     except RecursionError:
         if builder.depth > 1:
@@ -237,7 +237,7 @@ def _activate(
     binding = Binding(_full_name(function), inner, names, function.owner)
     keys = frozenset(p.name for p in definition.params
                      if kind_of(p, function.scope) == "Key")
-    given = matched(definition, args, keywords, span, keys=keys)
+    given = matched(definition, args, keywords, span, keys=keys, owner=binding.owner)
     frame.builder.loc = replace(frame.builder.loc, path=path)
     if scalar_signature(function):
         given = alike(definition.params, given, binding)

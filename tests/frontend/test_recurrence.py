@@ -310,4 +310,5 @@ test.ab:2:12: error: 'y' is read before it is known
         y[n] = y[n - 1] + x[n]
                ^~~~~~~~
 help: an earlier place is read with what stands before the first, as in y[t - 1, pad=0]; at one \
-place no statement may read itself"""
+place no statement may read itself, and what a loop adds up elsewhere is a reduction here: \
+sum[k](...)"""
