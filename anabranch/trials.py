@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
-from anabranch.frontend.check import noted, sample
+from anabranch.frontend.check import noted, sample, written
 from anabranch.frontend.entries import Sizes, build_entry
 from anabranch.frontend.signatures import is_dtype, without_layout
 from anabranch.frontend.values import Function
@@ -32,6 +32,8 @@ from anabranch.lowering.differentiate import differentiate
 
 Array = np.ndarray[Any, Any]
 Domain = tuple[float, float]
+Sizing = tuple[Sequence[int], int] | tuple[Sequence[int], int, int]
+"""Sizes in order, the length of packs, and what an integer is, if not 2."""
 
 USUAL = (((5, 7, 11), 2), ((5,), 1), ((25, 5), 2), ((10, 5), 2), ((20, 10), 1), ((12,), 2),
          ((8, 8, 4), 3), ((64, 32, 16, 8, 4, 2), 0))  # sizes, in order, and the length of packs
@@ -60,8 +62,8 @@ class Trial:
 
 def usual(function: Function) -> Trial | None:
     """A trial with sizes that do not divide, or the first of other sizes that have a meaning."""
-    sizes = [*USUAL, *_drawn(USUAL_SIZES, [1, 0, 2])]
-    return next(_trials(function, sizes), None)
+    own = [((number,), 1, number) for number in written(function.definition)]
+    return next(_trials(function, chain(USUAL, own, _drawn(USUAL_SIZES, [1, 0, 2]))), None)
 
 
 def small(function: Function) -> Iterator[Trial]:
@@ -81,11 +83,9 @@ def _drawn(choices: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[Seq
         yield [int(size) for size in sizes], lengths[number % len(lengths)]
 
 
-def _trials(
-    function: Function, sizes: Iterable[tuple[Sequence[int], int]]
-) -> Iterator[Trial]:
-    for numbers, length in sizes:
-        wanted = _wanted(function, numbers, length)
+def _trials(function: Function, sizes: Iterable[Sizing]) -> Iterator[Trial]:
+    for numbers, length, *own in sizes:
+        wanted = _wanted(function, numbers, length, *own)
         if wanted is None:
             return
         made = _made(function, wanted)
@@ -95,9 +95,9 @@ def _trials(
 
 
 def _wanted(
-    function: Function, numbers: Sequence[int], length: int
+    function: Function, numbers: Sequence[int], length: int, own: int = 2
 ) -> dict[str, object] | None:
-    given = sample(function, numbers, length)
+    given = sample(function, numbers, length, own)
     shape = [numbers[n % len(numbers)] for n in range(length)]
     return None if given is None else {**given, **elementwise(function, shape)}
 

@@ -32,6 +32,7 @@ Names = frozenset[str]
 SAMPLES = ((5, 7, 11, 13, 17, 19, 23, 29, 31, 37), (12,), (8, 8, 4), (64, 32, 16, 8, 4, 2))
 PACKS = (2, 1, 3, 0)  # lengths of packs, in the same order
 A_TYPE = "as in f32[N, 4], T[*I], int, Key, [f32[N]]"
+LARGEST = 256  # of the sizes that a definition speaks of, all of which are tried too
 ANY_STAGES = 2**20  # how many there are is not known: none that is written is too far
 
 
@@ -466,8 +467,9 @@ def _members_named(name: str, body: Sequence[s.Statement]) -> Iterable[s.FuncDef
 def sampled(function: Function) -> list[Diagnostic]:
     """A mistake that every set of sizes runs into, at the same place."""
     errors: list[Diagnostic] = []
-    for sizes, length in zip(SAMPLES, PACKS, strict=True):
-        given = sample(function, sizes, length)
+    own = [((number,), 1, number) for number in written(function.definition)]
+    for sizes, length, number in [*zip(SAMPLES, PACKS, (2,) * 4, strict=True), *own]:
+        given = sample(function, sizes, length, number)
         if given is None:
             return []
         try:
@@ -494,8 +496,18 @@ def noted(error: Diagnostic, sizes: Mapping[str, object]) -> Diagnostic:
     return replace(error, notes=(*error.notes, Note(f"tried with {shown}")))
 
 
+def written(definition: s.Node) -> list[int]:
+    """The sizes that a definition itself asks for: lengths of its lists, and whole numbers that
+    divide none of `SAMPLES`."""
+    lists = {len(node.items) for node in s.walk(definition) if isinstance(node, s.List)}
+    numbers = {node.value for node in s.walk(definition)
+               if isinstance(node, s.Number) and isinstance(node.value, int)}
+    odd = {n for n in numbers if n > 0 and all(sizes[0] % n for sizes in SAMPLES)}
+    return sorted(n for n in lists | odd if 0 < n <= LARGEST)
+
+
 def sample(
-    function: Function, sizes: Sequence[int], length: int
+    function: Function, sizes: Sequence[int], length: int, number: int = 2
 ) -> Mapping[str, object] | None:
     """Values for the names of a signature; None if it needs one that cannot be made up."""
     definition = function.definition
@@ -509,7 +521,7 @@ def sample(
             case s.List():
                 return None
         if param.default is None and kind in ("int", "float"):
-            found[param.name] = 2 if kind == "int" else 0.5
+            found[param.name] = number if kind == "int" else 0.5
         elif param.default is None and kind == "Shape":
             found[param.name] = [sizes[n % len(sizes)] for n in range(length)]
         elif param.default is None and kind not in ("", "Key"):

@@ -241,11 +241,12 @@ class Inference:
         value = self.evaluate(base)
         if not isinstance(base, s.Name):
             self.bases[id(base)] = value
-        label = base.id if isinstance(base, s.Name) else "this tensor"
+        label = base.id if isinstance(base, s.Name) else ""
         if isinstance(value, Tensor):
-            return value.shape, f"{label}: {value.type}"
+            return value.shape, f"{label or 'this tensor'}: {value.type}"
         numbers = list_shape(value)
-        return None if numbers is None else (numbers, f"the list '{label}'")
+        what = f"the list '{label}'" if label else "this list"
+        return None if numbers is None else (numbers, what)
 
     def _refuse_early(self, base: s.Name) -> None:
         if base.id in self.equations:

@@ -246,7 +246,7 @@ def test_what_is_stopped_may_have_another_derivative() -> None:
 
 @pytest.mark.parametrize(("body", "why"), [
     ("return x, 1.0", "'f' does not give tensors only"),
-    ("assert x.shape[0] == 6, 'six'\n    return x", "six (line 2)"),
+    ("assert x.shape[0] == 600, 'many'\n    return x", "many (line 2)"),
     ("return x[6] if x.shape[0] < 6 else x[x.shape[0]]",
      "no arguments were found with which it gives tensors"),
 ])
@@ -266,6 +266,19 @@ def test_what_no_sizes_make_right_is_a_mistake(body: str, notes: list[str]) -> N
     (mistake,) = [each for report in reports for each in report.mistakes]
     assert mistake.span is not None
     assert [note.message for note in mistake.notes] == notes
+
+
+def test_a_definition_is_tried_with_sizes_that_it_speaks_of() -> None:
+    """Of lists, and of a split by a number that divides few others."""
+    numbers = [*range(1, 14)]
+    weighted, by_hand, turned = check_program(loads(
+        f"op weighted(x: T[N]) -> T[N]:\n    y[n] = x[n] * {numbers}[n]\n    return y\n"
+        "op by_hand(k: int) -> i64[k]:\n    y[i] = [2, 3, 5, 7, 11][i]\n    return y\n"
+        "op turned(x: T[N]) -> T[N]:\n    y[(a, b < 7)] = x[(b, a)]\n    return y\n", "own.ab"))
+    assert weighted.mistakes == by_hand.mistakes == turned.mistakes == []
+    assert "tried with x: f32[13] -> f32[13]" in weighted.lines
+    assert "tried with no arguments -> i64[5]" in by_hand.lines
+    assert "tried with x: f32[7] -> f32[7]" in turned.lines
 
 
 def test_what_differs_in_parts_is_a_mistake_of_its_statement(
