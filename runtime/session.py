@@ -70,8 +70,11 @@ class Session:
     ) -> None:
         check_plan(plan)
         seed = plan.seed if seed is None else seed
-        if not -(2**63) <= seed < 2**63:
-            raise RunError(f"a seed is an integer of 64 bits, not {seed}")
+        if not isinstance(seed, int | np.integer) or not -(2**63) <= seed < 2**63:
+            raise RunError(f"a seed is an integer of 64 bits, not {seed!r}")
+        for name, count, least in (("cores", cores, 1), ("trace", trace, 0)):
+            if count is not None and (not isinstance(count, int) or count < least):
+                raise RunError(f"'{name}' is an integer of at least {least}, not {count!r}")
         self.plan = plan
         self.trace = Trace(trace) if trace else None
         self._world = world or ThreadWorld()

@@ -280,6 +280,17 @@ def test_a_seed_has_64_bits(plan: ab.Plan, seed: int) -> None:
         ab.Session(plan, seed=seed)
 
 
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"seed": "one"}, "64 bits, not 'one'"), ({"cores": 0}, "'cores' is an integer of at least 1"),
+    ({"trace": -1}, "'trace' is an integer of at least 0"), ({"trace": 1.5}, "not 1.5"),
+])
+def test_settings_of_a_session_are_numbers(
+    plan: ab.Plan, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(RunError, match=message):
+        ab.Session(plan, **settings)
+
+
 @pytest.mark.parametrize("mesh", [{}, {"model": 2}])
 def test_an_index_out_of_range_is_reported_with_its_place_or_clamped(
     program: ab.api.Program, mesh: dict[str, int]
