@@ -174,7 +174,7 @@ AB_INLINE float ab_tanh_f32(float x) {
     return a < 0.625f ? near : __builtin_copysignf(far, x);
 }
 
-/* An odd polynomial up to 1; beyond, 1 - exp(-q(|x|)), where q is the logarithm of erfc. */
+/* An odd polynomial up to 0.9; beyond, 1 - exp(-q(|x|)), where q is the logarithm of erfc. */
 AB_INLINE float ab_erf_f32(float x) {
     float a = __builtin_fabsf(x), s = x * x;
     float p = 7.85389668e-5f;
@@ -194,7 +194,7 @@ AB_INLINE float ab_erf_f32(float x) {
     q = q * b + 1.12957841f;
     q = q * b - 1.88037051e-4f;
     float far = 1.0f - ab_exp_f32(-q);
-    return a < 1.0f ? p * x : __builtin_copysignf(far, x);
+    return a < 0.9f ? p * x : __builtin_copysignf(far, x);
 }
 
 /* Quadrant and remainder modulo pi/2, in f64. */

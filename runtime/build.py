@@ -32,11 +32,12 @@ from pathlib import Path
 from anabranch.runtime import settings
 from anabranch.runtime.errors import BuildError
 
-# No -ffast-math: it would flush denormals in the whole process and break nan and -inf masks. The
+# No -ffast-math: it would flush denormals in the whole process and break nan and -inf masks. Nor
+# -fno-signed-zeros: GCC 12 then takes 0 * x for 0 in vectors, also where x is infinite or nan. The
 # parameter is GCC's (clang passes it over): what GCC 12 makes of the last few elements of a loop
 # may read before a tensor in spite of the condition around the read.
 FLAGS = (
-    "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
+    "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math",
     "-ffp-contract=fast", "-fwrapv", "-fopenmp-simd", "-shared", "-fPIC",
     "--param=vect-epilogues-nomask=0",
 )  # fmt: skip

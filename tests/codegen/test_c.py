@@ -148,6 +148,9 @@ def test_nan_and_infinities_go_where_they_should() -> None:
 
 
 LARGE_AND_SMALL = {
+    "zero": ("(%x: f32[40], %w: f32[40])", "f32[40] = [i]", [
+        "0.0 * %x[i]", "%w[i] * 0.0", "0.0 * (%x[i] * %w[i])", "%w[i] + 0.0 * (%x[i] + 1.0)"],
+        [[np.inf, -np.inf, np.nan, *range(37)], np.ones(40)]),
     "order": ("(%x: f32[3], %w: f32[3], %z: f32[3])", "f32[3] = [i]", [
         "%x[i] + (%w[i] - %z[i])", "%x[i] * (%w[i] / %z[i])", "%x[i] * (%w[i] * %z[i])",
         "%x[i] + (%w[i] + -%z[i])"], [[1e-3, 3e38, 0], [1e8, 3e38, 1e30], [1e8, 3e38, 1e30]]),
