@@ -26,8 +26,9 @@ from anabranch.ir.plan import Plan
 from anabranch.progress import Display, Pace, Seen, display
 from anabranch.runtime import checkpoint
 from anabranch.runtime.data import Reader
-from anabranch.runtime.errors import RunError
+from anabranch.runtime.errors import FeedError, RunError
 from anabranch.runtime.interrupts import deferred
+from anabranch.runtime.ports import fitted, wanted
 from anabranch.runtime.rows import Batch
 from anabranch.runtime.session import Session
 
@@ -223,6 +224,18 @@ def validate(session: Session, reader: Reader) -> Scores:
     if EVALUATE not in {program.name for program in session.plan.programs}:
         return Scores()
     return measure(session, reader.validation(), LEAST)
+
+
+def try_validation(plan: Plan, reader: Reader) -> None:
+    """The first held-out batch, if there is one, fits: it is told before training, not after."""
+    program = next((each for each in plan.programs if each.name == EVALUATE), None)
+    first = next(iter(reader.validation()), None)
+    if program is None or first is None:
+        return
+    try:
+        fitted(wanted(plan, program), taken(plan, EVALUATE, first[0]))
+    except FeedError as error:
+        raise FeedError(f"what validation() gives does not fit: {error}") from error
 
 
 def _targets(reader: Reader) -> int:

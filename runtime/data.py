@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from anabranch.runtime.errors import FeedError, RuntimeFailure
 from anabranch.runtime.images import IMAGES, ImageReader
@@ -36,6 +38,8 @@ class Reader(Protocol):
 
 BOTH = ("both methods are needed: batch(step), a dict of arrays by name, and validation(), which "
         "gives pairs of a held-out batch and how many of its rows differ")
+PAIRS = ("validation() gives pairs of a held-out batch and how many of its rows differ, as in: "
+         "yield batch, rows")
 Maker = Callable[..., Reader]
 READERS: dict[str, Maker] = {
     "arrays": ArrayReader, "images": ImageReader, "table": TableReader, "text": TextReader}
@@ -95,14 +99,47 @@ class Named:
 
     def validation(self) -> Iterator[tuple[Batch, int]]:
         with named(self.name, self.source):
-            for batch, rows in self.reader.validation():
-                yield self._checked(batch), rows
+            held: Any = self.reader.validation()
+            several = isinstance(held, Iterable) and not isinstance(held, Mapping)
+            for given in held if several else (held,):
+                if wrong := _no_pair(given):
+                    raise FeedError(f"the reader {self.name!r}, {_place(self.reader, held)}: "
+                                    f"validation() gives {wrong}", PAIRS)
+                yield given
 
     def _checked(self, batch: object) -> Batch:
         if not isinstance(batch, dict):
-            raise FeedError(f"the reader {self.name!r} gives a {type(batch).__name__}, and a "
-                            "batch is a dict of arrays by name")
+            raise FeedError(f"the reader {self.name!r} gives {_kind(batch)}, and a batch is a "
+                            "dict of arrays by name")
         return batch
+
+
+def _no_pair(given: object) -> str:
+    """What is wrong with one item of a validation, or nothing."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return _kind(given)
+    batch, rows = given
+    if not isinstance(batch, dict):
+        return f"a pair that begins with {_kind(batch)}"
+    if isinstance(rows, bool) or not isinstance(rows, int | np.integer):
+        return f"a pair that ends with {_kind(rows)}"
+    most = max((np.shape(array)[0] for array in batch.values() if np.ndim(array)), default=1)
+    return "" if 1 <= rows <= most else f"a batch of {most} rows, of which {rows} differ"
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _place(reader: Reader, held: object) -> str:
+    """Where a generator stands, else where the function begins that gave something else."""
+    if inspect.isgenerator(held) and held.gi_frame:
+        return f"{held.gi_code.co_filename}:{held.gi_frame.f_lineno}"
+    code = getattr(inspect.unwrap(reader.validation), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else type(reader).__name__
 
 
 @contextmanager
@@ -115,6 +152,8 @@ def named(reader: str, source: Any) -> Iterator[None]:
     except (RuntimeFailure, OSError):
         raise
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        raise FeedError(f"the reader {reader!r} failed at {last.filename}:{last.lineno}: "
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+        own = [f for f in frames if f.filename == frames[0].filename]
+        place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+        raise FeedError(f"the reader {reader!r} failed{place}: "
                         f"{type(error).__name__}: {error}") from error

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.ir.plan import Plan, Port, Program, Register
+from anabranch.ir.plan import Plan, Port, Program, Register, Value
 from anabranch.runtime.arrays import STORAGE, Array, Bytes, from_storage, to_storage, typed
 from anabranch.runtime.errors import FeedError, RunError
 
@@ -32,11 +32,36 @@ def region(register: Register, k: int) -> tuple[slice, ...]:
     return tuple(slice(s, s + n) for s, n in zip(starts, register.local, strict=True))
 
 
+def wanted(plan: Plan, program: Program) -> dict[str, Value]:
+    """What a program is fed, by name."""
+    return {port.name: plan.values[port.value] for port in program.feeds}
+
+
+def fitted(values: Mapping[str, Value], given: Batch) -> dict[str, Array]:
+    """A batch as it is fed. Raises `FeedError` where it is not what is wanted."""
+    missing = sorted(values.keys() - given.keys())
+    unknown = sorted(given.keys() - values.keys())
+    if missing or unknown:
+        names = ", ".join(values) or "nothing"
+        wrong = [f"{name} is missing" for name in missing]
+        for name in unknown:
+            near = difflib.get_close_matches(name.casefold(), missing or values, n=1)
+            wrong.append(f"it has no {name}{f'; did you mean {near[0]}?' if near else ''}")
+        types = "".join(f"; {name} is {_type(values[name])}" for name in missing)
+        raise FeedError(f"the program wants {names}: {', '.join(wrong)}{types}")
+    return {name: to_storage(given[name], value.dtype, value.shape, name)
+            for name, value in values.items()}
+
+
+def _type(value: Value) -> str:
+    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+
+
 class Feeds:
     """Batches of granted steps, kept until every feed actor of this process has copied them."""
 
     def __init__(self, plan: Plan, program: Program, readers: int) -> None:
-        self._wanted = {port.name: plan.values[port.value] for port in program.feeds}
+        self._wanted = wanted(plan, program)
         self._port_of = {r: port.name for port in program.feeds for r in port.registers}
         self._readers = readers
         self._lock = threading.Lock()
@@ -44,27 +69,10 @@ class Feeds:
         self._left: dict[int, int] = {}
 
     def put(self, step: int, given: Batch) -> None:
-        missing = sorted(self._wanted.keys() - given.keys())
-        unknown = sorted(given.keys() - self._wanted.keys())
-        if missing or unknown:
-            names = ", ".join(self._wanted) or "nothing"
-            wrong = [f"{name} is missing" for name in missing]
-            for name in unknown:
-                near = difflib.get_close_matches(name.casefold(), missing or self._wanted, n=1)
-                wrong.append(f"it has no {name}{f'; did you mean {near[0]}?' if near else ''}")
-            types = "".join(f"; {name} is {self._type(name)}" for name in missing)
-            raise FeedError(f"the program wants {names}: {', '.join(wrong)}{types}")
-        batch = {
-            name: to_storage(given[name], value.dtype, value.shape, name)
-            for name, value in self._wanted.items()
-        }
+        batch = fitted(self._wanted, given)
         with self._lock:
             self._batches[step] = batch
             self._left[step] = self._readers
-
-    def _type(self, name: str) -> str:
-        value = self._wanted[name]
-        return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
     def copy(self, step: int, register: Register, k: int, target: Bytes, dtype: str) -> None:
         array = self._batches[step][self._port_of[register.id]]

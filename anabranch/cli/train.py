@@ -45,7 +45,7 @@ from anabranch.runtime.errors import FeedError
 from anabranch.runtime.session import Session
 from anabranch.runtime.world import FailedElsewhere, World, together, world_of_environment
 from anabranch.subjects import recalled
-from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train
+from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train, try_validation
 from anabranch.weights import Fit, load_weights
 
 RUNS = Path("runs")
@@ -98,6 +98,7 @@ def _run(args: argparse.Namespace, world: World) -> int:
     make = _compiled_now if args.time_passes else _cached
     plan = world.first(lambda: make(job))
     with Session(plan, world=world, seed=job.seed, trace=args.trace) as session:
+        together(world, lambda: try_validation(plan, job.reader))
         together(world, lambda: _set_states(session, args.resume, args.init, start))
         seconds = time.perf_counter() - began
         if world.process == 0:

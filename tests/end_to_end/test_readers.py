@@ -181,6 +181,64 @@ def test_a_reader_that_fails_is_named(
     assert "fault of Anabranch" not in error
 
 
+@pytest.mark.parametrize(("given", "message"), [
+    ("yield self.batch(1)", "waves.py:15: validation() gives a dict\n"),
+    ("yield self.rows", "waves.py:15: validation() gives an int\n"),
+    ("yield self.rows, self.batch(1)", "waves.py:15: validation() gives a pair that begins with "
+                                       "an int\n"),
+    ("yield self.batch(1), 0.5", "gives a pair that ends with a float\n"),
+    ("yield self.batch(1), 17", "gives a batch of 16 rows, of which 17 differ\n"),
+    ("yield self.batch(1), 16, 1", "gives a tuple of 3\n"),
+    ("return self.batch(1)", "waves.py:14: validation() gives a dict\n"),
+    ("return self.batch(1), 16", "waves.py:14: validation() gives a dict\n"),
+    ("pass", "waves.py:14: validation() gives None\n"),
+])
+def test_what_validation_gives_is_tried_before_training(
+    workplace: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
+) -> None:
+    Path("waves.py").write_text(WAVES.replace("yield self.batch(1_000_000), self.rows", given))
+    Path("program.ab").write_text(FIT)
+    assert main(["train", "program.ab", "--readers", "waves.py"]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.endswith("how many of its rows differ, as in: yield batch, rows\n")
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ('{"x": self.batch(1)["x"]}, 16', "the program wants x, y: y is missing; y is f32[16]\n"),
+    ("{n: a[:5] for n, a in self.batch(1).items()}, 5",
+     "validation() gives does not fit: x is [5, 3] here"),
+    ("self.batch(int('a')), 5", "the reader 'waves' failed at waves.py:15: ValueError: invalid"),
+])
+def test_a_held_out_batch_that_does_not_fit_is_told_before_training(
+    workplace: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
+) -> None:
+    Path("waves.py").write_text(WAVES.replace("self.batch(1_000_000), self.rows", given))
+    Path("program.ab").write_text(FIT)
+    assert main(["train", "program.ab", "--readers", "waves.py"]) == 1
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_reader_may_hold_out_nothing(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = WAVES.replace("yield self.batch(1_000_000), self.rows", "return []")
+    Path("waves.py").write_text(none)
+    assert trained(capsys, FIT, "--readers", "waves.py", "--steps", "1")["val_loss"] is None
+
+
+def test_a_reader_whose_batch_takes_no_step_is_told_of_its_own_function(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("waves.py").write_text(WAVES.replace("def batch(self, step)", "def batch(self)"))
+    Path("program.ab").write_text(FIT)
+    assert main(["train", "program.ab", "--readers", "waves.py"]) == 1
+    error = capsys.readouterr().err
+    assert "the reader 'waves' failed: TypeError: Waves.batch() takes 1 positional" in error
+
+
 def test_a_reader_is_registered_from_python() -> None:
     @ab.register_reader("still")
     def make(source: object, seed: int, batch: int, **settings: float) -> Any:
