@@ -26,6 +26,8 @@ MESHES: list[dict[str, int]] = [{"data": 2}, {"model": 2}, {"data": 2, "model": 
 
 # A program, its data, the package that has them, and what makes it small. Sums in another order tip
 # a relu here and there; behind batch norms large steps make much of it, so ResNet takes small ones.
+# When the first one tips is the processor's affair: it took 16 steps on one, none tips on another.
+TRUE = 6  # steps in which curves agree to some 3e-7, long before; a wrong gradient shows in two
 SMALL: list[tuple[str, str, str, dict[str, Any]]] = [
     ("mlp", "digits", "sklearn", {}),
     ("resnet", "digits", "sklearn", {"size": 8, "width": 4, "lr": 3e-4}),
@@ -68,8 +70,9 @@ def test_an_example_learns_the_same_on_every_mesh(
     alone = curve(program, reader, settings)
     assert np.mean(alone[-5:]) < np.mean(alone[:5])
     for mesh in MESHES:
-        np.testing.assert_allclose(
-            curve(program, reader, settings, **mesh), alone, rtol=1e-4, err_msg=str(mesh))
+        split = curve(program, reader, settings, **mesh)
+        np.testing.assert_allclose(split[:TRUE], alone[:TRUE], rtol=1e-5, err_msg=str(mesh))
+        np.testing.assert_allclose(split, alone, rtol=1e-3, err_msg=str(mesh))
 
 
 def test_digits_are_learned_as_well_as_with_torch() -> None:
