@@ -18,7 +18,7 @@ from anabranch.ir.core import Function, Module
 from anabranch.ir.diagnostics import CompilerBug, fail
 from anabranch.ir.mesh import Mesh
 from anabranch.ir.ops import Return
-from anabranch.ir.plan import Plan
+from anabranch.ir.plan import ADDED, Plan
 from anabranch.ir.sbp import Layout
 from anabranch.lowering import pipeline, planner
 from anabranch.lowering.decisions import Decisions
@@ -146,8 +146,7 @@ def _target(name: str, options: Options, micro: int, layouts: dict[str, Layout])
 def _kinds(programs: Sequence[ProgramIR]) -> dict[str, str]:
     """The states that training adds; what is not named here is the model's."""
     states = {a.value.name for p in programs for a in p.boxed.states()}
-    added = {"optimizer": "moment", "ema": "average"}
-    return {name: kind for name in states for root, kind in added.items()
+    return {name: kind for name in states for root, kind in ADDED.items()
             if name.startswith(f"{root}.")}
 
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator
 
 from anabranch.frontend.program import Training
-from anabranch.frontend.recipe import OWN
 from anabranch.ir.core import Function
 from anabranch.ir.expr import Call, walk
 from anabranch.ir.ops import Compute, nested
+from anabranch.ir.plan import ADDED
 from anabranch.ir.types import TensorType
 
 State = tuple[str, TensorType]
@@ -33,7 +33,7 @@ def describe(training: Training) -> Iterator[str]:
 
 
 def _is_added(state: State) -> bool:
-    return state[0].partition(".")[0] in OWN
+    return state[0].partition(".")[0] in ADDED
 
 
 def _total(states: list[State]) -> str:

@@ -21,14 +21,14 @@ from types import TracebackType
 from typing import Any
 
 from anabranch import evaluation, generation
-from anabranch.ir.plan import Plan
+from anabranch.ir.plan import ADDED, Plan
 from anabranch.runtime import checkpoint, session
 from anabranch.runtime.arrays import Array
-from anabranch.runtime.checkpoint import Progress
+from anabranch.runtime.checkpoint import AVERAGE, Progress
 from anabranch.runtime.errors import FeedError, RunError, WeightError
 from anabranch.runtime.trace import Trace
 from anabranch.runtime.world import ThreadWorld, world_of_environment
-from anabranch.weights import ADDED, AVERAGE, Fit
+from anabranch.weights import Fit
 
 TRAIN, INIT = "train", "init"
 
@@ -133,15 +133,16 @@ class Session:
         if not optimizer:
             averages = {name: f"{AVERAGE}{name}" for name in kinds if f"{AVERAGE}{name}" in kinds}
             wanted = {name: averages.get(name, name) for name, kind in kinds.items()
-                      if kind not in ADDED}
+                      if kind not in ADDED.values()}
         return {name: _given_back(self._running.state(source), torch=torch)
                 for name, source in wanted.items()}
 
     def load_state_dict(self, arrays: Mapping[str, Any], *, strict: bool = True) -> None:
         """Set states by dotted path; the optimizer's may be left out, and averages, which then
-        begin anew. Everything that is missing, unknown or of another shape is reported at once,
-        before anything is set. Unless `strict`, only shapes matter. Floats are converted to the
-        dtype of the state, also to a shorter one; on a mesh each rank takes its part."""
+        begin anew; a plan that does not train leaves out what training added, as `resume` does.
+        Everything that is missing, unknown or of another shape is reported at once, before anything
+        is set. Unless `strict`, only shapes matter. Floats are converted to the dtype of the state,
+        also to a shorter one; on a mesh each rank takes its part."""
         if not isinstance(arrays, Mapping):
             raise WeightError(f"arrays by name are set, not a {type(arrays).__name__}; read a file "
                               "first, as in load_state_dict(load_weights(path))")
@@ -156,7 +157,8 @@ class Session:
 
     def resume(self, path: str | PathLike[str]) -> None:
         """Go on where a checkpoint was saved. (Its seed must have been this session's for the
-        same draws.)"""
+        same draws.) A plan that does not train takes what the model is used with, as `state_dict`
+        gives it, and leaves the optimizer's states out."""
         progress = checkpoint.restore(self._running, str(path))
         self.steps, self._unset = progress.step, set()
 

@@ -32,14 +32,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from anabranch.ir.diagnostics import nearest
-from anabranch.ir.plan import Plan
+from anabranch.ir.plan import ADDED, Plan
 from anabranch.runtime.arrays import STORAGE, Array, narrow, to_storage, widen
-from anabranch.runtime.checkpoint import listed
+from anabranch.runtime.checkpoint import AVERAGE, listed, sources_of
 from anabranch.runtime.errors import FeedError, WeightError
 from anabranch.weight_files import read
 
-ADDED = ("moment", "average")  # kinds of states that training adds to a model's
-AVERAGE = "ema."  # the place of the average of a parameter
 FLOATS = ("f64", "f32", "f16", "bf16")
 INDEX = re.compile(r"\s*(?:(-?\d+)|(-?\d+)?\s*:\s*(-?\d+)?)\s*")
 
@@ -314,7 +312,7 @@ def _as_dtype(array: Array, dtype: str | None) -> Array:
 class Fit:
     """Weights held against the states of a plan: those that fit, and everything by which the
     others do not. An optimizer's states may be lacking, and averages, which begin anew at what
-    they are the average of."""
+    they are the average of. Where nothing is trained they are not wanted (`sources_of`)."""
 
     ready: dict[str, Array]
     misshapen: tuple[str, ...]
@@ -324,6 +322,7 @@ class Fit:
     @staticmethod
     def of(plan: Plan, arrays: Mapping[str, Any]) -> Fit:
         ready, misshapen = {}, []
+        arrays = {name: arrays[source] for name, source in sources_of(plan, arrays).items()}
         averages = {s.name for s in plan.states if s.kind == "average"} - arrays.keys()
         for state in plan.states:
             value = plan.values[state.value]
@@ -335,7 +334,7 @@ class Fit:
                         ready[average] = arrays[state.name]
                 except FeedError as error:
                     misshapen.append(str(error))
-        needed = {s.name for s in plan.states if s.kind not in ADDED}
+        needed = {s.name for s in plan.states if s.kind not in ADDED.values()}
         known = {s.name for s in plan.states}
         return Fit(ready, tuple(misshapen), tuple(sorted(needed - arrays.keys())),
                    tuple(sorted(arrays.keys() - known)))

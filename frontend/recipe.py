@@ -30,11 +30,11 @@ from anabranch.frontend.values import (
     describe,
 )
 from anabranch.ir.diagnostics import Span, UserError, fail, nearest
+from anabranch.ir.plan import ADDED
 
 LINES = ("steps", "data", "optimizer", "clip", "precision", "micro", "ema", "metrics")
 OFFERED = tuple(line for line in LINES if line != "precision")  # it has one value, f32
 ALWAYS = ("steps", "micro", "clip", "ema", "metrics")  # may be set though no line says them
-OWN = ("optimizer", "ema")  # the places of the states that training adds to a model's
 OPTIMIZER = ("as in adamw(lr=1e-3): a model with a parameter of type Shape and a function "
              "update(p, g)")
 
@@ -159,7 +159,7 @@ def make_model(
         raise fail(f"'{model.definition.name}' takes {len(names)} arguments", args[-1].span)
     instance = instantiate(model, [], keywords, frame, span)
     place(instance, "")
-    for name in OWN:
+    for name in ADDED:
         if name in instance.fields:
             raise fail(f"a model that is trained has no field '{name}': the name is the place of "
                        "states that training adds", model.definition.span)

@@ -288,12 +288,16 @@ class Shard:
     origin: tuple[int, ...]
 
 
+ADDED = {"optimizer": "moment", "ema": "average"}
+"""The places of the states that training adds to a model's, and their kinds."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """A tensor that lives between runs; `name` is its dotted path and its key in checkpoints.
 
     `init` says in words how the init program fills it; `shards` has one entry per rank it is on.
-    `kind`: parameter | moment | buffer.
+    `kind`: parameter | moment | average | buffer.
     """
 
     name: str
@@ -398,6 +402,11 @@ class Plan:
                 return program
         names = ", ".join(p.name for p in self.programs)
         raise PlanError(f"the plan has no program {name!r}; it has {names}")
+
+    @property
+    def trains(self) -> bool:
+        """Whether states are changed by steps; else they are only used."""
+        return any(program.name == "train" for program in self.programs)
 
     def digest(self) -> str:
         """Equal for equal plans; ranks compare it before they start."""

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from anabranch.ir.plan import Plan, Value
+from anabranch.ir.plan import ADDED, Plan, Value
 from anabranch.runtime.arrays import STORAGE, Array
 from anabranch.runtime.errors import RuntimeFailure
 from anabranch.runtime.session import Session
 
 FORMAT = "anabranch checkpoint 1"
+AVERAGE = "ema."  # the place of the average of a parameter
+OTHERS = ("weights of another program, or a part of these, are set by session.load_state_dict("
+          "load_weights(path, rename)), or by --init with --rename")
 
 
 class CheckpointError(RuntimeFailure):
@@ -82,8 +85,9 @@ def _flush(path: str) -> None:
 
 
 def restore(session: Session, path: str | Path) -> Progress:
-    """Set all states. Every process of a world calls it and reads for itself; what one of them
-    cannot read none goes on from. Raises `CheckpointError` on all."""
+    """Set all states. A program that does not train leaves out what training added. Every process
+    of a world calls it and reads for itself; what one of them cannot read none goes on from. Raises
+    `CheckpointError` on all."""
     problem, states, facts = "", dict[str, Array](), dict[str, str]()
     try:
         states, facts = _read(session.plan, path, more=False)
@@ -101,7 +105,7 @@ def restore(session: Session, path: str | Path) -> Progress:
 
 def load(plan: Plan, path: str | Path, *, more: bool = False) -> tuple[dict[str, Array], Progress]:
     """The states for a plan, checked, and where to go on. With `more`, the file may have states
-    that the plan lacks (an optimizer's, where nothing is trained). Raises `CheckpointError`."""
+    that the plan lacks, of parts of the model that it does not use. Raises `CheckpointError`."""
     states, facts = _read(plan, path, more=more)
     return states, _progress(facts)
 
@@ -110,17 +114,35 @@ def _read(plan: Plan, path: str | Path, *, more: bool) -> tuple[dict[str, Array]
     """The states, checked, and what the file says about its run."""
     wanted = {s.name: plan.values[s.value] for s in plan.states}
     with _opened(path) as file:
-        names = [n for n in file.keys() if n in wanted or not more]  # noqa: SIM118
-        arrays = {name: file.get_tensor(name) for name in names}
+        sources = {name: source for name, source in sources_of(plan, file.keys()).items()
+                   if name in wanted or not more}
+        arrays = {name: file.get_tensor(source) for name, source in sources.items()}
         facts = _facts(file, path)
     problems = misfits(wanted, arrays)
     if problems:
-        raise CheckpointError(f"{path} does not fit the program:\n{listed(problems)}")
+        raise CheckpointError(f"{path} does not fit the program:\n{listed(problems)}"
+                              f"\nhelp: {OTHERS}")
     checksums = json.loads(facts["checksums"])
-    damaged = [n for n, array in arrays.items() if zlib.crc32(array.data) != checksums.get(n)]
+    damaged = [source for name, source in sources.items()
+               if zlib.crc32(arrays[name].data) != checksums.get(source)]
     if damaged:
         raise CheckpointError(f"{path} is damaged:\n{listed(damaged)}")
     return arrays, facts
+
+
+def sources_of(plan: Plan, names: Iterable[str]) -> dict[str, str]:
+    """By its name here, the name of what becomes a state, or is unknown. Where nothing is trained,
+    a parameter is its average if there is one, and the rest of what training added is left out."""
+    left = {*names}
+    if plan.trains:
+        return {name: name for name in left}
+    found, own = dict[str, str](), set[str]()
+    for state in plan.states:
+        bare = state.name.removeprefix(AVERAGE) if state.kind == "average" else state.name
+        source = next((name for name in (f"{AVERAGE}{bare}", bare) if name in left), None)
+        found |= {state.name: source} if source else {}
+        own |= {bare, state.name}
+    return found | {name: name for name in left - own if name.partition(".")[0] not in ADDED}
 
 
 def read_progress(path: str | Path) -> Progress:

@@ -13,6 +13,7 @@ import pytest
 import anabranch as ab
 from anabranch.cli import main
 from anabranch.generation import harmless
+from anabranch.runtime.checkpoint import CheckpointError
 from anabranch.runtime.errors import RunError, WeightError
 from tests.end_to_end.conftest import TINY
 
@@ -124,6 +125,65 @@ def test_weights_that_do_not_fit_are_listed_and_none_is_set(plan: ab.Plan) -> No
         assert np.array_equal(session.state_dict()["table"], before["table"])
         session.load_state_dict({"inner.bias": np.ones(8, np.float16)}, strict=False)
         assert (session.state_dict()["inner.bias"] == 1).all()
+
+
+USED = """
+model Net(n: int):
+    body: Linear(n, n)
+    head: Linear(n, n)
+
+    def forward(x: f32[B, n]) -> f32[B, n]:
+        return head(relu(body(x)))
+
+    def features(x: f32[B, n]) -> f32[B, n]:
+        return body(x)
+
+    def loss(x: f32[B, n], y: f32[B, n]) -> f32[]:
+        return mean((forward(x) - y) ** 2)
+
+train Net(n=3):
+    steps     = 9
+    data      = arrays(batch=4)
+    optimizer = adamw(lr=1e-1)
+"""
+
+
+@pytest.mark.parametrize("more", ["", "    ema = 0.5\n", '    optimizer["body.*"] = None\n'])
+def test_what_does_not_train_takes_a_checkpoint_of_training(more: str, tmp_path: Path) -> None:
+    """It is the model as `state_dict` gives it: averages where they are kept, no optimizer."""
+    program = ab.loads(USED + more)
+    path, x = tmp_path / "c.safetensors", np.ones((4, 3), np.float32)
+    with ab.Session(ab.compile(program.train)) as session:
+        for _ in range(3):
+            session.step(x=x, y=3 * x)
+        session.save(path)
+        model = session.state_dict()
+        everything = session.state_dict(optimizer=True)
+    net = program.Net(n=3)
+    with ab.Session(ab.compile(net.forward, B=4)) as session:
+        session.load_state_dict(model)
+        expected = session(x=x)
+    for take in (lambda s: s.resume(path), lambda s: s.load_state_dict(ab.load_weights(path)),
+                 lambda s: s.load_state_dict(everything)):
+        with ab.Session(ab.compile(net.forward, B=4)) as session:
+            take(session)
+            np.testing.assert_array_equal(session(x=x), expected)
+    with ab.Session(ab.compile(net.features, B=4)) as session:
+        with pytest.raises(CheckpointError, match=r"not in the program: head.weight\nhelp: "):
+            session.resume(path)
+        with pytest.raises(WeightError, match=r"unknown: head.weight") as failure:
+            session.load_state_dict(ab.load_weights(path))
+        assert "optimizer" not in str(failure.value)
+
+
+def test_an_unknown_name_in_a_checkpoint_is_a_mistake_where_it_trains(tmp_path: Path) -> None:
+    program = ab.loads(USED)
+    with ab.Session(ab.compile(program.train)) as session:
+        session.save(tmp_path / "c")
+    plain = ab.loads(USED.replace("adamw(lr=1e-1)", "sgd(lr=0.1)"))
+    with ab.Session(ab.compile(plain.train)) as session, pytest.raises(
+        CheckpointError, match=r"not in the program: optimizer.body.bias.m"):
+        session.resume(tmp_path / "c")
 
 
 def test_a_checkpoint_from_python_resumes(
