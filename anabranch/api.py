@@ -199,9 +199,13 @@ def _compiled(
     source, stages = what.program.source, options.mesh.stages
     if isinstance(what, Recipe):
         if sizes:
-            raise fail(f"a recipe takes no argument '{next(iter(sizes))}'",
-                       help="override its lines, the model's arguments and open sizes with "
-                       f"set={{{', '.join(f'{n!r}: {v!r}' for n, v in sizes.items())}}}")
+            name, value = next(iter(sizes.items()))
+            if isinstance(value, Mapping):
+                raise fail(f"compile takes no '{name}'", help="did you mean 'set'?")
+            inside = source.how_to_set(what.model, name, value)
+            raise fail(f"a recipe takes no argument '{name}'",
+                       help=inside or "override its lines, the model's arguments and open sizes "
+                       f"with set={{{', '.join(f'{n!r}: {v!r}' for n, v in sizes.items())}}}")
         micro = {} if options.micro is None else {"micro": options.micro}
         training = source.training(what.model, {**overrides, **micro}, stages, inputs or None)
         return compile_training(training, options)

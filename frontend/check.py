@@ -20,6 +20,7 @@ from anabranch.frontend.builder import Builder
 from anabranch.frontend.control import Failed
 from anabranch.frontend.entries import GENERIC_DEFAULTS, Sizes, build_entry
 from anabranch.frontend.evaluate import Certain, Unsupported
+from anabranch.frontend.lines import given_to
 from anabranch.frontend.mistakes import advice
 from anabranch.frontend.readers import READERS
 from anabranch.frontend.recipe import LINES, OFFERED
@@ -214,7 +215,7 @@ class _Names:
                 self.reader(line.value, local)
             self.expression(line.value, local)
             local |= {line.target.id}
-        self.found.diagnostics += unused_lines(node, definition)
+        self.found.diagnostics += unused_lines(node, definition, self.scope)
 
     def reader(self, value: s.Expr, local: Names) -> None:
         """What is called for the data is a reader, so a name that is unknown is meant as one."""
@@ -427,7 +428,7 @@ def _members(body: Sequence[s.Statement]) -> Iterable[str]:
 # ---- Recipes
 
 
-def unused_lines(recipe: s.TrainDef, model: s.ModelDef) -> Iterable[Diagnostic]:
+def unused_lines(recipe: s.TrainDef, model: s.ModelDef, scope: Scope) -> Iterable[Diagnostic]:
     """Lines that neither training, nor what stands below them, nor the model's `next` looks at: a
     misspelled `ema` would train without one and say nothing."""
     taken = {*LINES, *(p.name for each in _members_named("next", model.body) for p in each.params)}
@@ -440,6 +441,8 @@ def unused_lines(recipe: s.TrainDef, model: s.ModelDef) -> Iterable[Diagnostic]:
             continue
         if name in {p.name for p in model.params}:
             hint = f"an argument of the model stands in its call: {model.name}({name}=...)"
+        elif taker := next(given_to(name, name, recipe, scope), None):
+            hint = f"below this line, give it to what takes it: {' = '.join(taker)}"
         else:
             offered = taken - {*LINES} | {*OFFERED}
             hint = nearest(name, offered) or f"training looks at {', '.join(OFFERED)}"

@@ -19,6 +19,7 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.entries import Sizes, bound_names, build_entry
 from anabranch.frontend.evaluate import Frame
+from anabranch.frontend.lines import how_to_set
 from anabranch.frontend.recipe import Shapes, make_model, meant
 from anabranch.frontend.scope import File, Files, library, load_file
 from anabranch.frontend.steps import Training, build_training
@@ -76,6 +77,10 @@ class Program:
         with self._explained():
             return build_training(self._recipe(recipe), self.scope, overrides or {}, stages, inputs,
                                   shapes)
+
+    def how_to_set(self, recipe: str | None, name: str, value: object) -> str:
+        """How to override what is an argument in a line of a recipe, or nothing."""
+        return how_to_set(name, value, self._recipe(recipe), self.scope)
 
     def function(
         self, name: str, sizes: Mapping[str, object] | None = None, *,

@@ -14,6 +14,7 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.arguments import Argument
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.evaluate import Frame, evaluate, unsupported
+from anabranch.frontend.lines import how_to_set
 from anabranch.frontend.models import instantiate, place
 from anabranch.frontend.parse import parse_expression
 from anabranch.frontend.values import (
@@ -193,10 +194,12 @@ def check_overrides(recipe: Recipe, sizes: Collection[str]) -> None:
     known = [*recipe.instance.arguments,
              *(line.target.id for line in recipe.definition.body if isinstance(line, s.Setting)),
              *ALWAYS, *_defaults_of_next(recipe.instance), *sizes]
-    for name in recipe.overrides:
+    for name, given in recipe.overrides.items():
         if name not in known:
             raise fail(f"the recipe has no '{name}' to set", recipe.definition.span,
-                       help=nearest(name, known) or f"it has {', '.join(dict.fromkeys(known))}")
+                       help=how_to_set(name, given, recipe.definition, recipe.scope)
+                       or nearest(name, known)
+                       or f"it has {', '.join(dict.fromkeys(known))}")
 
 
 def _defaults_of_next(instance: Instance) -> list[str]:

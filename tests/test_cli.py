@@ -68,6 +68,8 @@ def test_a_subcommand_gets_its_arguments_and_gives_the_exit_code(
         (["train", "a.ab", "--run", "runs/a"], "unknown option --run; did you mean '--name'?"),
         (["train", "a.ab", "--stpes", "2"], "unknown option --stpes; did you mean '--steps'?"),
         (["train", "a.ab", "--rn", "2"], "unknown option --rn\n"),
+        (["train", "a.ab", "--batch", "64"], "--batch; the recipe says it: --set 'data=arrays("),
+        (["explain", "a.ab", "--lr=0.1"], "--lr; the recipe says it: --set 'optimizer=adamw(lr"),
     ],
 )
 def test_a_wrong_command_line_is_answered_with_the_nearest_right_one(

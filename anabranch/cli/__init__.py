@@ -35,6 +35,12 @@ SUBCOMMANDS = {
 ELSEWHERE = {"run": "name", "output": "out", "output-dir": "out", "epochs": "steps",
              "checkpoint": "resume", "load": "init", "weights": "init"}
 """Options of other tools, and what is called here what they do."""
+IN_THE_RECIPE = {
+    **dict.fromkeys(("batch", "batch-size", "batch_size", "bs"), "data=arrays(batch=64)"),
+    **dict.fromkeys(("lr", "learning-rate", "learning_rate"), "optimizer=adamw(lr=1e-3)"),
+    "clip": "clip=1.0", "ema": "ema=0.99",
+}
+"""Options of other tools that are lines of a recipe here, with one as it may be set."""
 
 INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
 
@@ -64,6 +70,8 @@ class Parser(argparse.ArgumentParser):
         elsewhere = ELSEWHERE.get(word)
         hint = f"did you mean '{elsewhere}'?" if elsewhere in known else nearest(word, known)
         hint = hint.replace("did you mean '", "; did you mean '--")
+        if "set" in known and word in IN_THE_RECIPE:
+            hint = f"; the recipe says it: --set '{IN_THE_RECIPE[word]}'"
         self.error(f"unknown option {option}{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

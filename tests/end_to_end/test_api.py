@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -238,6 +239,14 @@ def test_what_cannot_be_compiled_says_why(program: ab.api.Program) -> None:
         ab.compile(program.train, set={"dmi": 4})
     with pytest.raises(ab.UserError, match=r"takes no argument 'dim'\n.*set={'dim': 4}"):
         ab.compile(program.train, dim=4)
+    with pytest.raises(ab.UserError, match="takes no 'sets'\nhelp: did you mean 'set'"):
+        ab.compile(program.train, sets={"dim": 4})
+    for mistaken in ({"set": {"batch": 64}}, {"batch": 64}):
+        with pytest.raises(ab.UserError) as wrong:
+            ab.compile(program.train, **mistaken)
+        (text,) = re.findall(r"set={'data': '(.*)'}", str(wrong.value))
+        tokens = ab.compile(program.train, set={"data": text}).values
+        assert any(value.shape[:1] == (64,) for value in tokens)
     with pytest.raises(ab.UserError, match="the model Tiny cannot be compiled"):
         ab.compile(program.Tiny)
     with pytest.raises(ab.UserError, match="reserved"):
