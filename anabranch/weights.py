@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike
@@ -31,7 +32,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from anabranch.ir.diagnostics import nearest
+from anabranch.ir.diagnostics import closest, nearest
 from anabranch.ir.plan import ADDED, Plan
 from anabranch.runtime.arrays import STORAGE, Array, narrow, to_storage, widen
 from anabranch.runtime.checkpoint import AVERAGE, listed, sources_of
@@ -88,6 +89,7 @@ def _is_part(part: object) -> bool:
 
 
 Row: TypeAlias = "str | Target | Sequence[str | Target] | None"
+Rows: TypeAlias = "Mapping[str, str | None]"
 Rename: TypeAlias = "Mapping[str, Row] | Callable[[str], Row]"
 
 
@@ -317,7 +319,7 @@ class Fit:
     ready: dict[str, Array]
     misshapen: tuple[str, ...]
     missing: tuple[str, ...]
-    unknown: tuple[str, ...]
+    unknown: Mapping[str, str | None]  # with what may be meant, which is missing and as large
 
     @staticmethod
     def of(plan: Plan, arrays: Mapping[str, Any]) -> Fit:
@@ -336,14 +338,64 @@ class Fit:
                     misshapen.append(str(error))
         needed = {s.name for s in plan.states if s.kind not in ADDED.values()}
         known = {s.name for s in plan.states}
-        return Fit(ready, tuple(misshapen), tuple(sorted(needed - arrays.keys())),
-                   tuple(sorted(arrays.keys() - known)))
+        missing = {s.name: plan.values[s.value].shape for s in plan.states
+                   if s.name in needed - arrays.keys()}
+        unknown = {name: getattr(arrays[name], "shape", None)
+                   for name in sorted(arrays.keys() - known)}
+        return Fit(ready, tuple(misshapen), tuple(sorted(missing)), _meant(unknown, missing))
 
-    def check(self, *, missing: bool = True, unknown: bool = True) -> None:
-        """Raises `WeightError` with everything that is wrong, as far as it matters."""
+    def check(
+        self, *, missing: bool = True, unknown: bool = True,
+        shown: Callable[[Rows], str] | None = None,
+    ) -> None:
+        """Raises `WeightError` with everything that is wrong, as far as it matters. `shown` is how
+        the rows that would help are given: in Python, or to the command line (`in_a_table`)."""
         problems = list(self.misshapen)
         problems += [f"missing: {name}" for name in self.missing if missing]
-        problems += [f"unknown: {name}; {nearest(name, self.missing)}".removesuffix("; ")
-                     for name in self.unknown if unknown]
+        problems += [f"unknown: {name}" + (f"; did you mean '{meant}'?" if meant else "")
+                     for name, meant in self.unknown.items() if unknown]
         if problems:
-            raise WeightError(f"these weights do not fit the program:\n{listed(problems)}")
+            named = (missing and self.missing) or (unknown and self.unknown)
+            help = f"\nhelp: {(shown or _in_python)(self._rows(missing))}" if named else ""
+            raise WeightError(f"these weights do not fit the program:\n{listed(problems)}{help}")
+
+    def _rows(self, missing: bool) -> Rows:
+        """Of a rename table: what is unknown goes to what may be meant, else nowhere, and so does
+        every array whose name ends alike, if no state's does."""
+        endings = {name.rpartition(".")[2] for name in (*self.ready, *self.missing)}
+        ends = Counter(name.rpartition(".")[2] for name, new in self.unknown.items() if not new)
+        short = {end for end, count in ends.items() if count > 1 and end not in endings}
+        rows = {f"*.{end}" if not new and (end := name.rpartition(".")[2]) in short else name: new
+                for name, new in self.unknown.items()}
+        left = [name for name in self.missing if missing and name not in rows.values()]
+        return rows | ({"...": left[0]} if left else {})
+
+
+def _meant(
+    unknown: Mapping[str, tuple[int, ...] | None], missing: Mapping[str, tuple[int, ...]]
+) -> dict[str, str | None]:
+    """For each unknown name a missing one of this shape that is close to it, or the only one."""
+    left, found = dict(missing), dict[str, str | None]()
+    for name, shape in unknown.items():
+        alike = [each for each in left if left[each] == shape]
+        found[name] = closest(name, alike) or (alike[0] if len(alike) == 1 else None)
+        left.pop(found[name] or "", None)
+    return found
+
+
+def _in_python(rows: Rows) -> str:
+    shown = _first(f"{json.dumps(old)}: {json.dumps(new) if new else None}"
+                   for old, new in rows.items())
+    return (f"load_weights(path, rename={{{shown}}}) takes the names of a file for those of the "
+            "program; None leaves an array out")
+
+
+def in_a_table(rows: Rows) -> str:
+    shown = _first(f"{json.dumps(old)}: {json.dumps(new)}" for old, new in rows.items())
+    return (f"--rename FILE, in which is {{{shown}}}, takes the names of the weights for those of "
+            "the program; null leaves an array out")
+
+
+def _first(rows: Iterable[str], most: int = 4) -> str:
+    shown = [*rows]
+    return ", ".join([*shown[:most], *(["..."] if len(shown) > most else [])])

@@ -128,15 +128,21 @@ def fail(message: str, span: Span | None = None, *notes: Note, help: str = "") -
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """`did you mean 'softmax'?`, or an empty string when nothing is close. Upper and lower case
-    count last: `adamW` is `adamw` before it is `adam`."""
+    """`did you mean 'softmax'?`, or an empty string when nothing is close."""
+    best = closest(name, candidates)
+    return f"did you mean '{best}'?" if best else ""
+
+
+def closest(name: str, candidates: Iterable[str]) -> str | None:
+    """The one that may have been meant. Upper and lower case count last: `adamW` is `adamw` before
+    it is `adam`."""
     folded: dict[str, list[str]] = {}
     for candidate in candidates:
         folded.setdefault(candidate.casefold(), []).append(candidate)
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     same = folded[close[0]] if close else []
     best = difflib.get_close_matches(name, same, n=1, cutoff=0)
-    return f"did you mean '{best[0]}'?" if best else ""
+    return best[0] if best else None
 
 
 def _excerpt(span: Span | None, sources: dict[str, str] | None) -> list[str]:

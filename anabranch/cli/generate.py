@@ -24,7 +24,7 @@ from anabranch.runtime import checkpoint
 from anabranch.runtime.arrays import Array
 from anabranch.runtime.session import Session
 from anabranch.subjects import recalled
-from anabranch.weights import Fit, load_weights
+from anabranch.weights import Fit, in_a_table, load_weights
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def _states(args: argparse.Namespace, plan: Plan) -> dict[str, Array]:
             raise fail("a checkpoint has the names of its program", help="leave out --rename")
         return checkpoint.load(plan, args.checkpoint, more=True)[0]
     fit = Fit.of(plan, load_weights(args.weights, renaming(args)))
-    fit.check()
+    fit.check(shown=in_a_table)
     return fit.ready
 
 

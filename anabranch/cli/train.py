@@ -46,7 +46,7 @@ from anabranch.runtime.session import Session
 from anabranch.runtime.world import FailedElsewhere, World, together, world_of_environment
 from anabranch.subjects import recalled
 from anabranch.training import CHECKPOINT, Report, Run, predicted_peak, train, try_validation
-from anabranch.weights import Fit, load_weights
+from anabranch.weights import Fit, in_a_table, load_weights
 
 RUNS = Path("runs")
 TEXT = "text"  # the reader of what a model can write
@@ -236,7 +236,7 @@ def _set_states(
         return
     session.run("init", 1)
     fit = Fit.of(session.plan, start)
-    fit.check(missing=False)
+    fit.check(missing=False, shown=in_a_table)
     session.load_states(fit.ready)
     if init is None or session.process:
         return

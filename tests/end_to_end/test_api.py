@@ -122,7 +122,9 @@ def test_weights_that_do_not_fit_are_listed_and_none_is_set(plan: ab.Plan) -> No
         assert str(failure.value).splitlines()[1:] == [
             "  inner.weight is [8, 7] here; the program wants [8, 8]",
             "  missing: inner.bias",
-            "  unknown: innner.bias; did you mean 'inner.bias'?"]
+            "  unknown: innner.bias; did you mean 'inner.bias'?",
+            'help: load_weights(path, rename={"innner.bias": "inner.bias"}) takes the names of a '
+            "file for those of the program; None leaves an array out"]
         assert np.array_equal(session.state_dict()["table"], before["table"])
         session.load_state_dict({"inner.bias": np.ones(8, np.float16)}, strict=False)
         assert (session.state_dict()["inner.bias"] == 1).all()
