@@ -18,13 +18,15 @@ from anabranch.ir.diagnostics import fail, nearest
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The arguments of a reader. `gives` has dtypes and dimensions, which are arguments; `others`
-    is set if it takes any more; `parts` are those that are a part of the rows."""
+    is set if it takes any more; `parts` are those that are a part of the rows; `about` says what
+    a batch is, for people."""
 
     needed: tuple[str, ...]
     optional: tuple[str, ...] = ()
     others: bool = False
     parts: tuple[str, ...] = ()
     gives: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    about: str = ""
 
 
 WINDOWS = ("i64", ("batch", "window"))
@@ -37,7 +39,8 @@ def add_reader(name: str, signature: Signature) -> None:
     known = (*signature.needed, *signature.optional)
 
     @builtin(name, f"A reader of a recipe. It takes {', '.join(known) or 'nothing'}"
-                   f"{' and others' if signature.others else ''}, by name.")
+                   f"{' and others' if signature.others else ''}, by name."
+                   f"{' ' if signature.about else ''}{signature.about}")
     def run(call: Call, *args: object, **arguments: object) -> object:
         takes = f"it takes {', '.join(known) or 'nothing'}"
         if args:
@@ -58,8 +61,20 @@ def _check_part(name: str, value: object, call: Call) -> None:
                    call.span, help=f"as in {name}=0.1, which holds out one row of ten")
 
 
-add_reader("text", Signature(("window", "batch"),
-                             gives={"tokens": WINDOWS, "targets": WINDOWS}))
-add_reader("arrays", Signature(("batch",), ("held",), parts=("held",)))
-add_reader("images", Signature(("batch",), ("held",), parts=("held",)))
-add_reader("table", Signature(("batch",), ("held", "columns"), parts=("held",)))
+add_reader("text", Signature(
+    ("window", "batch"), gives={"tokens": WINDOWS, "targets": WINDOWS},
+    about="It gives the bytes of a text or of a folder of them as tokens: i64[batch, window], and "
+          "as targets: i64[batch, window] those that follow each."))
+add_reader("arrays", Signature(
+    ("batch",), ("held",), parts=("held",),
+    about="It gives batch rows of each array of an .npz, by the names that they have there."))
+add_reader("images", Signature(
+    ("batch",), ("held",), parts=("held",),
+    about="It gives images: f32[batch, channels, height, width], from 0 to 1, of a folder of .png, "
+          ".pgm or .ppm files of one size, and labels: i64[batch], from 0 on, if there is a folder "
+          "for each class, in the order of their names."))
+add_reader("table", Signature(
+    ("batch",), ("held", "columns"), parts=("held",),
+    about="It gives the columns of a .csv or .tsv by their names, all or those that are listed: "
+          "integers and words, which are numbered in sorted order, as i64[batch], other numbers "
+          "as f32[batch]."))
