@@ -60,11 +60,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         "reads: a text file or a folder of them, a folder of images, an .npz, a "
                         "table (.csv, .tsv)")
     parser.add_argument("--steps", type=integer(1), metavar="N",
-                        help="how many steps (the recipe's)")
+                        help="how many steps in all (the recipe's; a resumed run first does those "
+                        "it was asked for)")
     parser.add_argument("--slots", type=integer(1), default=2, metavar="N",
                         help="micro-batches a stage may be ahead of the next (2)")
     start = parser.add_mutually_exclusive_group()
-    start.add_argument("--resume", metavar="CHECKPOINT", help="go on where a run stood")
+    start.add_argument("--resume", metavar="CHECKPOINT", help="go on where a run stood, with its "
+                       f"data and settings. A {CHECKPOINT} goes on in its folder, where that file, "
+                       "the curve and the trace are written anew; a file of another name begins a "
+                       "new folder")
     start.add_argument("--init", metavar="WEIGHTS", help="begin with the weights of this file; "
                        "what it lacks begins as the program says")
     add_rename(parser)
@@ -174,12 +178,16 @@ def prepare(args: argparse.Namespace, world: World) -> Job:
 
 
 def _settings(args: argparse.Namespace, done: Progress) -> dict[str, Any]:
-    """What a run is of: the model, its overrides, its data."""
+    """What a run is of: the model, its overrides, its data. Steps that were asked for and are done
+    say nothing about those that follow: they are the recipe's again."""
     known = json.loads(done.notes or "{}")
+    before = recalled(known.get("set", {}))
+    if isinstance(asked := before.get("steps"), int) and asked <= done.step:
+        del before["steps"]
     steps = {} if args.steps is None else {"steps": args.steps}
     data = str(Path(args.data).resolve()) if args.data else known.get("data")
     return {"model": args.model or known.get("model"), "data": data,
-            "set": {**recalled(known.get("set", {})), **overrides_of(args.set), **steps}}
+            "set": {**before, **overrides_of(args.set), **steps}}
 
 
 def _again(args: argparse.Namespace, run: Run) -> str:
@@ -191,13 +199,14 @@ def _again(args: argparse.Namespace, run: Run) -> str:
 
 def _folder(args: argparse.Namespace) -> Path:
     """Where the files of the run go: a resumed one goes on where it is; a new one without a name
-    takes the next that is free."""
+    takes the next that is free, and so does what goes on from a copy, beside which there may be
+    another run's files."""
     if args.out:
         return Path(str(args.out))
     if args.name:
         return RUNS / str(args.name)
-    if args.resume:
-        return Path(str(args.resume)).parent
+    if args.resume and Path(args.resume).name == CHECKPOINT:
+        return Path(args.resume).parent
     stem = Path(args.file).stem
     names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
     return next(RUNS / name for name in names if not (RUNS / name / CHECKPOINT).exists())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,33 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(trained: Train, mesh
     assert curve(rest) == curve(whole)
     assert len(curve(rest)) == 12
     assert same_states(whole["checkpoint"], rest["checkpoint"])
+
+
+def test_a_run_that_did_what_it_was_asked_for_goes_on_to_the_recipes_steps(
+    trained: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = trained("--name", "whole")
+    part = trained("--name", "part", "--set", "lr=cosine(peak=1e-2, warmup=2, total=12)",
+                   "--steps", "7")
+    rest = trained("--resume", part["checkpoint"])
+    assert (part["steps"], rest["steps"]) == (7, 12)
+    assert curve(rest) == curve(whole)
+    assert main(["train", str(TINY), "--resume", part["checkpoint"]]) == 1
+    error = capsys.readouterr().err
+    assert "has done 12 of 12 steps already" in error
+    assert "--steps 24" in error
+
+
+def test_a_run_that_goes_on_from_a_copy_writes_over_no_other(
+    trained: Train, workplace: Path
+) -> None:
+    part = trained("--name", "part", "--steps", "2")
+    before = Path(part["checkpoint"]).read_bytes()
+    copy = Path(shutil.copy(part["checkpoint"], workplace / "runs" / "part" / "best.safetensors"))
+    rest = trained("--resume", str(copy), "--steps", "3")
+    assert Path(rest["checkpoint"]) == Path("runs/tiny/checkpoint.safetensors")
+    assert Path(part["checkpoint"]).read_bytes() == before
+    assert len(curve(rest)) == 1
 
 
 def test_a_run_resumed_on_another_mesh_agrees_to_rounding(trained: Train) -> None:
