@@ -54,8 +54,9 @@ Array = np.ndarray[Any, Any]
 
 RANKS = (2, 3)
 OPEN_SIZES = (8, 64, 32, 28)  # of what only data say
-STATED = ("'stop(e, grad=g)' says that e has the derivative of g; if another one is meant, write "
-          "g + stop(e - g)")
+STATED = ("'stop(e, grad=g)' says that e has the derivative of the expression g, not that g is it: "
+          "a derivative d by x is stated as grad=stop(d) * x, by several as the sum of such; if "
+          "another one than that of e is meant, write g + stop(e - g)")
 DRAWN = ((0, 1.0), (1, 1.0), (2, 3.0), (3, 3.0))
 """Seeds and widths of data for gradients that are stated: some are right for small numbers only, or
 under one mask."""

@@ -22,6 +22,7 @@ from anabranch.frontend.expressions import LARGEST_LIST, as_element, combine, fi
 from anabranch.frontend.indexing import draw
 from anabranch.frontend.mistakes import CAST, NO_DEVICE
 from anabranch.frontend.signatures import key
+from anabranch.frontend.stated import check_stated
 from anabranch.frontend.tensors import as_tensor, axis_numbers, broadcast, permuted, reduce
 from anabranch.frontend.tensors import axis_number as numbered
 from anabranch.frontend.values import (
@@ -189,12 +190,16 @@ def _where(call: Call, condition: object, yes: object, no: object) -> object:
 
 @builtin("stop")
 def _stop(call: Call, x: object, grad: object = None) -> object:
-    """The value of `x` without its gradient, or with that of `grad`."""
+    """The value of `x` without its gradient. With `grad` its gradient is that of the expression
+    `grad`, which is not the derivative itself: `stop(sign(x), grad=x)` is straight through, and
+    `stop(e, grad=stop(d) * x)` has the derivative `d` by `x`."""
     if isinstance(x, bool | int | float):
         return x
     if grad is None:
         return combine("stop", [x], call.frame, call.span)
-    return combine("stop_grad", [x, grad], call.frame, call.span)
+    made = combine("stop_grad", [x, grad], call.frame, call.span)
+    check_stated(made, grad, call.frame, call.span)
+    return made
 
 
 # ---- Reductions

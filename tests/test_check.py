@@ -238,6 +238,32 @@ def test_a_gradient_for_what_has_none_is_mentioned_and_no_mistake() -> None:
     assert "line 2 gives a gradient to a value that has none" in report.lines
 
 
+def test_a_derivative_is_stated_as_an_expression_that_has_it() -> None:
+    """The derivative itself, where an expression is meant, is shown with what to write instead."""
+    text = "op cube(x: T[N]) -> T[N]:\n    y[n] = stop(x[n] ** 3, grad={})\n    return y\n"
+    (wrong,) = check_program(loads(text.format("3 * x[n] ** 2"), "cube.ab"))
+    (mistake,) = wrong.mistakes
+    assert (mistake.span.line, mistake.span.col) == (2, 12)
+    assert "a derivative d by x is stated as grad=stop(d) * x" in mistake.help
+    (right,) = check_program(loads(text.format("stop(3 * x[n] ** 2) * x[n]"), "cube.ab"))
+    assert right.mistakes == []
+
+
+@pytest.mark.parametrize("expression", [
+    "stop(sign(x), grad=x)", "sigmoid(f32(x > 0))", "erfc(stop(x))", "sigmoid(ones([3]))",
+    "stop(x, grad=2 * x)", "stop(stop(x), grad=stop(x))", "stop(i64(x), grad=i64(x)) * x",
+])
+def test_what_states_a_gradient_may_be_used_on_what_has_none(expression: str) -> None:
+    loads(f"def f(x: f32[N, 3]) -> f32[N, 3]:\n    return {expression} + x\n", "f.ab")
+
+
+def test_a_model_that_states_a_number_as_its_gradient_is_refused() -> None:
+    """It would train nothing, and say nothing of it."""
+    reports = check_program(loads(STACK.replace("mse(x, y)", "sum(stop(sign(table), grad=1))")))
+    (mistake,) = [each for report in reports for each in report.mistakes]
+    assert "no gradient comes of it" in mistake.message
+
+
 def test_what_is_stopped_may_have_another_derivative() -> None:
     trial = usual(op_of("op f(x: T[N]) -> T[N]:\n"
                         "    y[n] = x[n] * stop(exp(x[n]))\n    return y\n"))
