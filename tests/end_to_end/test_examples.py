@@ -26,8 +26,9 @@ MESHES: list[dict[str, int]] = [{"data": 2}, {"model": 2}, {"data": 2, "model": 
 
 # A program, its data, the package that has them, and what makes it small. Sums in another order tip
 # a relu here and there; behind batch norms large steps make much of it, so ResNet takes small ones.
-# When the first one tips is the processor's affair: it took 16 steps on one, none tips on another.
-TRUE = 6  # steps in which curves agree to some 3e-7, long before; a wrong gradient shows in two
+# Its first one tips after 16 steps or in none of the 20, as the processor adds: from then on curves
+# may lie further apart. Before, they agree to some 3e-7; a wrong gradient would show in two steps.
+CERTAIN, TIPPED = 6, {"resnet": 1e-3}
 SMALL: list[tuple[str, str, str, dict[str, Any]]] = [
     ("mlp", "digits", "sklearn", {}),
     ("resnet", "digits", "sklearn", {"size": 8, "width": 4, "lr": 3e-4}),
@@ -71,8 +72,8 @@ def test_an_example_learns_the_same_on_every_mesh(
     assert np.mean(alone[-5:]) < np.mean(alone[:5])
     for mesh in MESHES:
         split = curve(program, reader, settings, **mesh)
-        np.testing.assert_allclose(split[:TRUE], alone[:TRUE], rtol=1e-5, err_msg=str(mesh))
-        np.testing.assert_allclose(split, alone, rtol=1e-3, err_msg=str(mesh))
+        np.testing.assert_allclose(split[:CERTAIN], alone[:CERTAIN], rtol=1e-5, err_msg=str(mesh))
+        np.testing.assert_allclose(split, alone, TIPPED.get(name, 1e-4), err_msg=str(mesh))
 
 
 def test_digits_are_learned_as_well_as_with_torch() -> None:
