@@ -116,8 +116,8 @@ def _read_torch(path: Path) -> Named:
     try:
         import torch
     except ImportError:
-        raise WeightError(f"{path} is a file of torch, which is not installed: install it, or save "
-                          "the tensors as safetensors") from None
+        raise WeightError(f"{path} is a file of torch, which is not installed: pip install torch, "
+                          "or save the tensors as safetensors") from None
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a damaged or hostile file raises is torch's to choose

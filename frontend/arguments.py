@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.evaluate import Certain
+from anabranch.frontend.mistakes import parameter_advice
 from anabranch.frontend.unparse import format_header
 from anabranch.frontend.values import Builtin, Key, Tensor, describe
-from anabranch.ir.diagnostics import Diagnostic, Note, Span, fail, nearest
+from anabranch.ir.diagnostics import Diagnostic, Note, Span, fail
 from anabranch.ir.types import tensor
 
 Definition = s.OpDef | s.FuncDef | s.ModelDef
@@ -45,7 +46,7 @@ class Callee:
 
     def unknown(self, name: str, span: Span) -> Diagnostic:
         return self._wrong(f"'{self.name}' has no parameter '{name}'", span,
-                           nearest(name, self.parameters))
+                           parameter_advice(name, self.parameters))
 
     def missing(self, names: Sequence[str], span: Span) -> Diagnostic:
         return self._wrong(

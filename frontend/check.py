@@ -213,6 +213,8 @@ class _Names:
                 continue
             if isinstance(line, s.Setting) and line.target.id == "data":
                 self.reader(line.value, local)
+            if isinstance(line, s.Setting) and line.target.id == "metrics":
+                self.metrics(line.value, local)
             self.expression(line.value, local)
             local |= {line.target.id}
         self.found.diagnostics += unused_lines(node, definition, self.scope)
@@ -225,6 +227,16 @@ class _Names:
                 self.found.add(f"'{name}' is not defined", callee.span, help=nearest(name, READERS)
                                or f"there are the readers {', '.join(sorted(READERS))}; "
                                "--readers FILE.py registers more")
+
+    def metrics(self, value: s.Expr, local: Names) -> None:
+        """A metric that is not defined is a function that the model lacks."""
+        known = [*local, *self.scope.visible()]
+        for node in value.items if isinstance(value, s.List) else ():
+            if isinstance(node, s.Name) and self.is_unknown(node.id, local):
+                self.reported.add(node.id)
+                self.found.add(f"'{node.id}' is not defined", node.span,
+                               help=nearest(node.id, known) or "a metric is a function of the "
+                               f"model that gives a number, as loss: def {node.id}(...) -> f32[]")
 
     # ---- Statements
 
@@ -340,7 +352,7 @@ class _Names:
         if not help and node.name in known:
             help = f"{node.name} is in scope by itself: write {node.name} alone"
         self.found.add(f"'{root.id}' is not defined", root.span,
-                       help=help or nearest(node.name, known))
+                       help=help or advice(node.name, known))
 
     def fits(
         self, callee: object, args: Sequence[s.Expr], keywords: Sequence[s.Keyword], span: Span,

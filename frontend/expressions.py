@@ -146,7 +146,8 @@ def assign(target: s.Target, value: object, frame: Frame) -> None:
         frame.scope.names[target.id] = value
         return
     if not isinstance(value, list | tuple):
-        hint = "take a tensor apart with unbind(x, axis)" if isinstance(value, Tensor) else ""
+        hint = ("one name takes it; a tensor is taken apart by unbind(x, axis)"
+                if isinstance(value, Tensor) else "")
         raise certain(f"{len(target.items)} names take a list, not {describe(value)}",
                       target.span, help=hint)
     if len(value) != len(target.items):

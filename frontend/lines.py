@@ -38,12 +38,16 @@ def how_to_set(name: str, value: object, recipe: s.TrainDef, scope: Scope) -> st
     return ""
 
 
+def settings(definition: s.OpDef | s.FuncDef | s.ModelDef) -> list[s.Param]:
+    """What a recipe may give: an optimizer is told the shape of a parameter by training."""
+    return [param for param in definition.params
+            if not (isinstance(param.type, s.Name) and param.type.id == "Shape")]
+
+
 def _arguments(callee: str, scope: Scope) -> set[str]:
-    """What a recipe may give by name; an optimizer is told the shape of a parameter by training."""
     if callee in READERS:
         return {*READERS[callee].needed, *READERS[callee].optional}
     match scope.find(callee):
         case Model(definition) | Function(definition):
-            return {param.name for param in definition.params
-                    if not (isinstance(param.type, s.Name) and param.type.id == "Shape")}
+            return {param.name for param in settings(definition)}
     return set()

@@ -11,7 +11,7 @@ A new mistake is a row here; `tests/frontend/syntax_errors.md` shows how it read
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from anabranch.ir.diagnostics import nearest
@@ -163,6 +163,17 @@ NAMES = {
         "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8",
     }.items()},
 }
+
+
+PARAMETERS = {"dim": "axis", "keepdim": "keepdims", "learning_rate": "lr", "input": "x",
+              "in_features": "inputs", "out_features": "outputs"}
+"""Parameters as other libraries call them, by what most are called here."""
+
+
+def parameter_advice(name: str, known: Collection[str]) -> str:
+    """The same of an argument by name."""
+    own = PARAMETERS.get(name)
+    return f"'{own}' is what it is called here" if own in known else nearest(name, known)
 
 
 def advice(name: str, known: Iterable[str]) -> str:

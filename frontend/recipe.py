@@ -14,7 +14,7 @@ from anabranch.frontend import syntax as s
 from anabranch.frontend.arguments import Argument
 from anabranch.frontend.builder import Builder
 from anabranch.frontend.evaluate import Frame, evaluate, unsupported
-from anabranch.frontend.lines import how_to_set
+from anabranch.frontend.lines import how_to_set, settings
 from anabranch.frontend.models import instantiate, place
 from anabranch.frontend.parse import parse_expression
 from anabranch.frontend.values import (
@@ -242,4 +242,8 @@ def _line(line: s.Setting, recipe: Recipe) -> None:
 def _optimizer(value: object, line: s.Setting) -> Deferred | None:
     if value is None or (isinstance(value, Deferred) and isinstance(value.callee, Model)):
         return value
+    if isinstance(value, Model):
+        name = value.definition.name
+        needed = [f"{p.name}=..." for p in settings(value.definition) if p.default is None]
+        raise fail(f"'{name}' is not called", line.span, help=f"write {name}({', '.join(needed)})")
     raise fail(f"'optimizer' is an optimizer, not {describe(value)}", line.span, help=OPTIMIZER)

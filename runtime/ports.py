@@ -46,7 +46,7 @@ def fitted(values: Mapping[str, Value], given: Batch) -> dict[str, Array]:
         wrong = [f"{name} is missing" for name in missing]
         for name in unknown:
             near = difflib.get_close_matches(name.casefold(), missing or values, n=1)
-            wrong.append(f"it has no {name}{f'; did you mean {near[0]}?' if near else ''}")
+            wrong.append(f"it takes no {name}{f'; did you mean {near[0]}?' if near else ''}")
         types = "".join(f"; {name} is {_type(values[name])}" for name in missing)
         raise FeedError(f"the program wants {names}: {', '.join(wrong)}{types}")
     return {name: to_storage(given[name], value.dtype, value.shape, name)

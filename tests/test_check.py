@@ -406,10 +406,11 @@ def test_what_is_wrong_with_one_size_of_the_data_is_shown() -> None:
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    ("x, y = layer(x)", "2 names take a list"), ("x = layer.forwrd(x)", "has no field or function"),
+    ("x, y = layer(x)", "2 names take a list"), ("x, y = layer(x)", "one name takes it"),
+    ("x = layer.forwrd(x)", "has no field or function"),
     ("x = layer(x).item()", "has no 'item'"),
 ])
 def test_what_is_wrong_whatever_the_size_is_a_mistake(call: str, message: str) -> None:
     report, _ = check_program(loads(STACK.replace("x = layer(x)", call)))
     (mistake,) = report.mistakes
-    assert message in mistake.message
+    assert message in f"{mistake.message}; {mistake.help}"

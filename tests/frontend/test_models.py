@@ -389,12 +389,21 @@ def test_a_byte_order_mark_is_no_part_of_a_program(tmp_path):
     ("clip = -1.0", "positive number"), ("clip = nan", "positive number"),
     ("steps = 5", "set twice"),
     ("emma = 0.9", "nothing uses the line 'emma'"),
+    ("metrics = [hits]", r"\n.*\n.*\nhelp: a metric is a function of the model.* def hits\("),
+    ('optimizer["*"] = sgd', r"'sgd' is not called\n.*\n.*\nhelp: write sgd\(lr=...\)"),
+    ('optimizer["*"] = adamw', r"help: write adamw\(\)"),
 ])
 def test_lines_of_a_recipe_that_are_refused(line, message):
     text = TIED + RECIPE.format(model="Net(dim=4)") + f"    {line}\n"
     with pytest.raises(UserError, match=message) as caught:
         program(text).training()
     assert "^" in str(caught.value)
+
+
+def test_a_name_of_another_library_is_told_by_what_it_does_here():
+    text = "def f(x: f32[3]):\n    return torch.no_grad(x)\n"
+    with pytest.raises(UserError, match=r"'torch' is not defined(\n.*){2}\nhelp: stop\(x\) is x"):
+        program(text)
 
 
 def test_a_loss_whose_arguments_the_reader_does_not_give():

@@ -137,8 +137,8 @@ def test_an_error_of_the_user_leaves_the_session_usable(error: type[BaseExceptio
     ("given", "message"),
     [
         ({"x": np.zeros((3, WIDTH))}, r"x is \[3, 4\] here; the program wants \[2, 4\]"),
-        ({"y": 0}, "the program wants x: x is missing, it has no y; x is f64"),
-        ({"X": 0}, r"it has no X; did you mean x\?; x is f64\[2, 4\]"),
+        ({"y": 0}, "the program wants x: x is missing, it takes no y; x is f64"),
+        ({"X": 0}, r"it takes no X; did you mean x\?; x is f64\[2, 4\]"),
         ({"x": np.zeros((2, WIDTH), complex)}, "x is complex128 here; the program wants f64"),
         ({"x": object()}, r"x is \[\] here"),
     ],
