@@ -152,7 +152,8 @@ class Session:
         self._unset -= fit.ready.keys()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """A checkpoint: all states and the number of steps done."""
+        """A checkpoint: all states and the number of steps done, in a folder that is there. Raises
+        `CheckpointError` where it cannot be written."""
         checkpoint.save(self._running, str(path), Progress(self.steps, self.seed))
 
     def resume(self, path: str | PathLike[str]) -> None:

@@ -6,6 +6,8 @@ short, damaged or of another kind is refused too, with what is wrong with it.
 
 from __future__ import annotations
 
+import json
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from safetensors import SafetensorError, deserialize
 
 from anabranch.onnx_file import read_onnx
 from anabranch.runtime.arrays import Array, widen
+from anabranch.runtime.checkpoint import listed
 from anabranch.runtime.errors import WeightError
 
 DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "BOOL": "?", "I64": "i8",
@@ -47,10 +50,24 @@ def _files(path: Path) -> list[Path]:
         raise WeightError(f"there is no file {path}")
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("*.safetensors"))
-    if not found:
-        raise WeightError(f"there is no .safetensors file in {path}")
-    return found
+    for pattern in ("*.safetensors", "pytorch_model*.bin"):
+        if found := _shards(path, pattern) or sorted(path.glob(pattern)):
+            return found
+    raise WeightError(f"there is no .safetensors file in {path}, nor a pytorch_model.bin")
+
+
+def _shards(path: Path, pattern: str) -> list[Path]:
+    """The files that an index of the folder names, all of them there."""
+    names: set[str] = set()
+    for index in sorted(path.glob(f"{pattern}.index.json")):
+        try:
+            places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            names |= {str(name) for name in places.values()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WeightError(f"{index} is no index of shards: {error!r}") from error
+        if lacking := sorted(names - {file.name for file in path.iterdir()}):
+            raise WeightError(f"{index} names shards that are not there:\n{listed(lacking)}")
+    return sorted(path / name for name in names)
 
 
 def _reader(path: Path) -> Callable[[Path], Named]:
@@ -121,10 +138,18 @@ def _read_torch(path: Path) -> Named:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a damaged or hostile file raises is torch's to choose
-        raise WeightError(
-            f"{path} holds more than tensors, which could run code, or it is damaged: "
-            f"{str(error).strip().splitlines()[0] if str(error).strip() else error!r}") from error
+        raise WeightError(_refused(path, error)) from error
     yield from _tensors(loaded, "", path)
+
+
+def _refused(path: Path, error: Exception) -> str:
+    """Why torch did not read a file, without its advice to run what is in it."""
+    if found := re.search(r"GLOBAL (\S+) was not an allowed", str(error)):
+        return (f"{path} holds more than tensors, which could run code: {found[1][:80]}\n"
+                "help: of a module, save its state_dict(), as in "
+                "torch.save(net.state_dict(), path)")
+    first = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().partition("\n")[0]
+    return f"{path} holds more than tensors, which could run code, or it is damaged: {first}"
 
 
 def _tensors(value: Any, name: str, path: Path, within: tuple[int, ...] = ()) -> Named:

@@ -97,8 +97,8 @@ def load_weights(
     path: str | PathLike[str], rename: Rename | None = None, *, dtype: str | None = None
 ) -> dict[str, Array]:
     """The arrays of a file by their new names. Reads safetensors (a file, or a folder of several),
-    `.npz`, torch's files of tensors where torch is installed, and the initialisers and constants of
-    ONNX files. Raises `WeightError`."""
+    `.npz`, torch's files of tensors where torch is installed (or a folder of `pytorch_model*.bin`),
+    and the initialisers and constants of ONNX files. Raises `WeightError`."""
     if dtype is not None and dtype not in FLOATS:
         raise WeightError(f"weights cannot be made '{dtype}'; there are {', '.join(FLOATS)}")
     found = dict(read(Path(path)))

@@ -49,7 +49,8 @@ class Progress:
 
 
 def save(session: Session, path: str | Path, progress: Progress) -> None:
-    """Write all states. Every process of a world calls it; process 0 writes."""
+    """Write all states, in a folder that is there. Every process of a world calls it; process 0
+    writes. Raises `CheckpointError`."""
     arrays = {name: session.state(name) for name in session.states()}
     if session.process != 0:
         return
@@ -61,12 +62,18 @@ def save(session: Session, path: str | Path, progress: Progress) -> None:
         "checksums": json.dumps({name: zlib.crc32(array.data) for name, array in arrays.items()}),
     }
     facts["checksum"] = _checksum(facts)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write(arrays, facts, Path(path))
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path} cannot be written: {reason}") from error
+
+
+def _write(arrays: Mapping[str, Array], facts: dict[str, str], target: Path) -> None:
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     try:
-        save_file(arrays, temporary, metadata=facts)
+        save_file(dict(arrays), temporary, metadata=facts)
         _flush(temporary)
         os.replace(temporary, target)
     except BaseException:

@@ -100,6 +100,28 @@ def test_a_folder_is_all_its_safetensors(tmp_path: Path) -> None:
         ab.load_weights(tmp_path)
 
 
+@pytest.mark.parametrize(("stem", "kind", "save"), [
+    ("model", "safetensors", save_file), ("pytorch_model", "bin", torch.save)])
+def test_a_folder_with_an_index_is_all_shards_that_it_names(
+    stem: str, kind: str, save: Callable[..., None], tmp_path: Path
+) -> None:
+    names = [f"{stem}-0000{number}-of-00002.{kind}" for number in (1, 2)]
+    items = list(TENSORS.items())
+    for name, part in zip(names, (items[:3], items[3:]), strict=True):
+        save(dict(part), tmp_path / name)
+    index = tmp_path / f"{stem}.{kind}.index.json"
+    index.write_text(json.dumps({"weight_map": {
+        name: names[number >= 3] for number, name in enumerate(TENSORS)}}))
+    torch.save({"x": torch.ones(1)}, tmp_path / "training_args.bin")
+    assert_same(ab.load_weights(tmp_path), TENSORS)
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(WeightError, match=f"names shards that are not there:\n  {names[1]}"):
+        ab.load_weights(tmp_path)
+    index.write_text('{"weight_map": 3}')
+    with pytest.raises(WeightError, match="is no index of shards"):
+        ab.load_weights(tmp_path)
+
+
 def test_floats_are_converted_if_that_is_said_and_nothing_else_is(tmp_path: Path) -> None:
     path = saved("w.pt", tmp_path)
     found = ab.load_weights(path, dtype="f32")
@@ -432,6 +454,16 @@ class Hostile:
 
     def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
         return os.mkdir, (str(self.trace),)
+
+
+def test_a_whole_module_is_refused_with_what_to_save_instead(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "net.pt")
+    with pytest.raises(WeightError) as failure:
+        ab.load_weights(tmp_path / "net.pt")
+    assert str(failure.value) == (
+        f"{tmp_path / 'net.pt'} holds more than tensors, which could run code: "
+        "torch.nn.modules.linear.Linear\n"
+        "help: of a module, save its state_dict(), as in torch.save(net.state_dict(), path)")
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ W = np.arange(WIDTH) + 0.5
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "run" / "checkpoint.safetensors"
+    path.parent.mkdir()
     with Session(PLAN) as session:
         session.set_state("w", W)
         checkpoint.save(session, path, PROGRESS)
@@ -31,6 +32,20 @@ def test_what_was_saved_is_loaded(saved: Path) -> None:
     assert progress == PROGRESS == checkpoint.read_progress(saved)
     np.testing.assert_array_equal(arrays["w"], W)
     assert [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+def test_what_cannot_be_written_is_an_error_of_ours_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with Session(PLAN) as session:
+        for place, reason in [
+            ("folder", "Is a directory"), ("file/c", "Not a directory"),
+            ("none/c", "No such file or directory"), ("x" * 300, "File name too long"),
+        ]:
+            with pytest.raises(CheckpointError) as failure:
+                checkpoint.save(session, tmp_path / place, PROGRESS)
+            assert str(failure.value) == f"{tmp_path / place} cannot be written: {reason}"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
 
 
 def test_no_changed_byte_goes_unnoticed(saved: Path) -> None:
