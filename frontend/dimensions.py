@@ -17,6 +17,7 @@ from anabranch.frontend.evaluate import Frame, evaluate
 from anabranch.frontend.unparse import format_expression
 from anabranch.frontend.values import MISSING, Instance, Scope, Tensor, describe
 from anabranch.ir.diagnostics import Note, Span, UserError, fail, nearest
+from anabranch.ir.types import category
 
 Shape = tuple[int, ...]
 
@@ -213,6 +214,8 @@ def _proposal(given: Given, binding: Binding) -> str:
     for first in range(rank - 2, -1, -1):
         if _fits(given, [*shape[:first], math.prod(shape[first:])], binding):
             return f"with its axes from {first} on merged it fits: .flatten({first})"
+    if category(given.x.dtype) == "int" and _fits(given, shape[:-1], binding):
+        return "if its last axis is one-hot, the numbers of its ones fit: argmax(..., axis=-1)"
     return ""
 
 
