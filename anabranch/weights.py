@@ -360,15 +360,30 @@ class Fit:
             raise WeightError(f"these weights do not fit the program:\n{listed(problems)}{help}")
 
     def _rows(self, missing: bool) -> Rows:
-        """Of a rename table: what is unknown goes to what may be meant, else nowhere, and so does
-        every array whose name ends alike, if no state's does."""
-        endings = {name.rpartition(".")[2] for name in (*self.ready, *self.missing)}
-        ends = Counter(name.rpartition(".")[2] for name, new in self.unknown.items() if not new)
-        short = {end for end, count in ends.items() if count > 1 and end not in endings}
-        rows = {f"*.{end}" if not new and (end := name.rpartition(".")[2]) in short else name: new
-                for name, new in self.unknown.items()}
+        """Of a rename table: what is unknown goes to what may be meant, else nowhere."""
+        nowhere = _patterns([name for name, new in self.unknown.items() if not new],
+                            (*self.ready, *self.missing))
+        rows = {nowhere.get(name, name): new for name, new in self.unknown.items()}
         left = [name for name in self.missing if missing and name not in rows.values()]
         return rows | ({"...": left[0]} if left else {})
+
+
+def _patterns(names: Sequence[str], own: Sequence[str]) -> dict[str, str]:
+    """For each name itself, or a pattern for several that begin or end alike, if no own does."""
+    found = {name: name for name in names}
+    for pattern in (_begins, _ends):
+        counts, taken = Counter(map(pattern, names)), {*map(pattern, own)}
+        found |= {name: pattern(name) for name in names if found[name] == name
+                  and counts[pattern(name)] > 1 and pattern(name) not in taken}
+    return found
+
+
+def _begins(name: str) -> str:
+    return f"{name.partition('.')[0]}.*"
+
+
+def _ends(name: str) -> str:
+    return f"*.{name.rpartition('.')[2]}"
 
 
 def _meant(

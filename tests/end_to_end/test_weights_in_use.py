@@ -142,6 +142,9 @@ def test_help_with_names_is_a_row_for_each_and_stays_short() -> None:
     for more, rows in [
         ({}, '{"...": "inner.bias"}'),
         ({"inner.bais": np.zeros(5)}, '{"inner.bais": "inner.bias"}'),
+        ({"a.n": 0, "b.weight": 0, "inner.n": 0},
+         '{"*.n": None, "b.weight": None, "...": "inner.bias"}'),
+        ({"pool.one.weight": 0, "pool.two.weight": 0}, '{"pool.*": None, "...": "inner.bias"}'),
         ({"other": 0}, '{"other": None, "...": "inner.bias"}'),
         ({f"x{i}.weight": 0 for i in range(9)}, '{"x0.weight": None, "x1.weight": None, '
          '"x2.weight": None, "x3.weight": None, ...}'),
