@@ -3,7 +3,8 @@
 All diagnostics first: of the file, of its recipes. Then each op and each fully typed function of
 the file, with sizes that do not divide, small ones and empty ones: every signature that is derived
 for one of its statements, or for a statement of its gradient, must give in parts what the statement
-gives whole; and the gradient must agree with finite differences. One mistake hides no other: what
+gives whole; and the gradient must agree with finite differences. What holds only where sizes are
+equal that a signature names apart is a mistake before all this. One mistake hides no other: what
 is wrong with a definition keeps nothing but itself from being tried.
 """
 
@@ -48,6 +49,7 @@ from anabranch.lowering.signatures import Signature, Structure, signatures, stru
 from anabranch.lowering.simplify import simplify
 from anabranch.lowering.simulate_ranks import in_parts, scan_in_parts
 from anabranch.model_report import describe
+from anabranch.relations import unsaid
 from anabranch.trials import Trial, accepted, refusal, small, usual
 
 Array = np.ndarray[Any, Any]
@@ -206,6 +208,9 @@ def check_op(function: Function, tree: s.Node) -> Report:
         return report
     report.lines += [f"tried with {_sizes(trial)}", *_derived(trial),
                      *(f"  {line}" for line in Derived(trial).gradient)]
+    if (mistake := unsaid(function, trial.sizes)) is not None:
+        report.mistakes.append(mistake)
+        return report
     _check_parts(function, trial, report, tree)
     _check_gradient(trial, report, tree)
     return report

@@ -109,7 +109,7 @@ def refusal(function: Function) -> UserError | None:
     for numbers, length in USUAL:
         sizes = _wanted(function, numbers, length) or {}
         try:
-            _built(function, sizes)
+            built(function, sizes)
         except UserError as error:
             found.append(type(error)(noted(error.diagnostics[0], sizes), sources=error.sources))
         else:
@@ -159,7 +159,7 @@ def accepted(function: IrFunction, seed: int = SEED, width: float = 1.0
 
 def _made(function: Function, given: Mapping[str, object]) -> IrFunction | None:
     try:
-        made = _built(function, given)
+        made = built(function, given)
     except UserError:
         return None
     if any(isinstance(op, Gradient) for op in made.body):
@@ -167,7 +167,8 @@ def _made(function: Function, given: Mapping[str, object]) -> IrFunction | None:
     return made
 
 
-def _built(function: Function, given: Mapping[str, object]) -> IrFunction:
+def built(function: Function, given: Mapping[str, object]) -> IrFunction:
+    """What a definition is with these sizes and parameters; raises `UserError`."""
     builder = Builder(function.definition.name, training=True)
     return build_entry(function, Sizes(given), builder)
 
