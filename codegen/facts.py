@@ -6,7 +6,7 @@ in 32 bits; `all_extents` adds the extents of loops to those of the grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.codegen.kernel import (
@@ -27,6 +27,7 @@ from anabranch.ir.expr import (
     Expr,
     Var,
     add,
+    children,
     integer,
     mul,
     transform,
@@ -80,9 +81,10 @@ class Facts:
         return None
 
     def is_small(self, expr: Expr) -> bool:
-        """Whether a resolved integer expression fits in 32 bits, or has a loaded value in it,
+        """Whether a resolved integer expression fits in 32 bits, or is computed of a loaded value,
         whose own width decides."""
-        if not variables(expr) <= self.extents.keys():
+        used = {node.name for node in _computed_of(expr) if isinstance(node, Var)}
+        if not used <= self.extents.keys():
             return True
         bounds = interval(expr, self.extents)
         return bounds is not None and -(2**31) <= bounds[0] <= bounds[1] < 2**31
@@ -117,6 +119,14 @@ def _small(known: Facts) -> bool:
         if isinstance(node, Call) and _is_index(node))
 
 
+def _computed_of(expr: Expr) -> Iterator[Expr]:
+    """The nodes that an expression is computed of, without those of conditions."""
+    yield expr
+    chooses = isinstance(expr, Call) and expr.fn == "where"
+    for part in children(expr)[chooses:]:
+        yield from _computed_of(part)
+
+
 def _reached(s: Statement) -> tuple[Expr, ...]:
     """The places just behind those that a statement walks over."""
     walks = s.walks if isinstance(s, Sort) else ()
@@ -127,5 +137,6 @@ def _is_index(node: Call) -> bool:
     """Whether a resolved node is integer arithmetic that axes may be part of."""
     if node.fn in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "check"):
         return False
-    leaves = [n for n in walk(node) if isinstance(n, (Const, Ref)) and not isinstance(n, Var)]
+    leaves = [n for n in _computed_of(node)
+              if isinstance(n, (Const, Ref)) and not isinstance(n, Var)]
     return all(dtype_of(n) == "i64" for n in leaves) and bool(variables(node))

@@ -436,7 +436,8 @@ class _Printer:
         condition = self._mask(lanes & {"LANES"}, mask)
         spans = self._spans(value, mask) | (lanes & {"LANES"})
         first = name in self.waiting and not self.loops and spans == self.spans[name] and \
-            dtype_of(value) == start.dtype and bool(condition)
+            dtype_of(value) == start.dtype and bool(condition) and \
+            not isinstance(value, Const)  # whose text need not be of that dtype
         if name in self.waiting and not first:
             self._begin(start)
         self.waiting.pop(name, None)

@@ -147,7 +147,8 @@ def interval(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
         return exact(form.bounds(extents)) if known else None
     if not isinstance(expr, Call):
         return None
-    sides = [interval(arg, extents) for arg in expr.args]
+    parts = expr.args[1:] if expr.fn == "where" else expr.args
+    sides = [interval(part, extents) for part in parts]
     known_sides = [side for side in sides if side is not None]
     if len(known_sides) < len(sides):
         return None
@@ -180,6 +181,8 @@ def _bounds(fn: str, sides: list[tuple[int, int]]) -> tuple[int, int] | None:
             return min(a, c), min(b, d)
         case "max":
             return max(a, c), max(b, d)
+        case "where":  # whatever the condition is
+            return min(a, c), max(b, d)
     return None
 
 

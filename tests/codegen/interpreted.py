@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from triton import language as tl
 from triton.runtime import interpreter
+from triton.runtime.interpreter import TensorHandle
 
 from anabranch.codegen import tile, triton_grid
 from anabranch.codegen.emit import TARGETS, emit
@@ -92,11 +94,19 @@ def interpreted(op: Op, operands: Sequence[Array], micro: int = 0) -> Outcome:
 def watched(module: Any, spec: LaunchSpec, arguments: Sequence[Any]) -> None:
     """One launch, which is to load nothing from outside of what it is given."""
     LOADED.clear()
-    call(module, spec, arguments)
+    call(module, spec, [as_declared(x, kind) for x, kind in
+                        zip(arguments, module.SIGNATURE.values(), strict=False)])
     given = [a.view(-1) for a in arguments if hasattr(a, "data_ptr")]
     for places in LOADED:
         inside = [(a.data_ptr() <= places) & (places < a.data_ptr() + a.nbytes) for a in given]
         assert np.any(inside, axis=0).all(), f"{spec.kernel.symbol} reads outside"
+
+
+def as_declared(argument: Any, kind: str) -> Any:
+    """An integer of 64 bits; the interpreter takes small ones for 32."""
+    if kind != "i64":
+        return argument
+    return tl.tensor(TensorHandle(np.array([argument]), tl.int64), tl.int64)
 
 
 def assert_runs(op: Op, operands: Sequence[Array], micro: int = 0) -> None:
@@ -173,6 +183,24 @@ def test_case_of_operations_in_the_order_that_is_written(name: str) -> None:
     for body in bodies:
         (op, _) = parsed(f"{arguments} {{\n %y: {result} {body}").body
         assert_runs(op, [np.asarray(x, np.float32) for x in numbers])
+
+
+WIDE = [  # over i < 4, with %x: bool[4]; in 32 bits each of them wraps
+    "where(%x[i], 70000, 1) * 70000", "where(%x[i], i, 65536) * 65536",
+    "max(where(%x[i], 70000, 1), 7) * 70000", "where(%x[i], -2147483648, 1) - 5",
+    "i64(%x[i]) * 70000 * 70000", "i * 70000 * 70000", "2147483647",
+]
+
+
+FORMS = ["[] = [] sum[i < 4]", "[] = [] prod[i < 4]"]
+
+
+@pytest.mark.parametrize(("form", "body"), [
+    *((form, body) for form in FORMS for body in WIDE),
+    *(("[4] = [i] ", body) for body in WIDE if "%x" in body)])
+def test_case_of_primitive_that_needs_64_bits(form: str, body: str) -> None:
+    (op, _) = parsed(f"(%x: bool[4]) {{\n %y: i64{form}({body})").body
+    assert_runs(op, [np.array([True, False, True, True])] * len(op.operands))
 
 
 @some
