@@ -55,8 +55,8 @@ class Facts:
                 self.lets[s.name] = self.resolve(s.value)
             elif isinstance(s, Loop):
                 top = self.upper(self.resolve(s.stop))
-                if top is not None:
-                    self.extents[s.axis] = max(1, top)
+                if top is not None:  # of several loops over an axis the longest counts
+                    self.extents[s.axis] = max(top, self.extents.get(s.axis, 1))
 
     def resolve(self, expr: Expr) -> Expr:
         """The expression over axes and loaded values, which are variables here."""

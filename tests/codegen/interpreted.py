@@ -185,6 +185,14 @@ def test_case_of_operations_in_the_order_that_is_written(name: str) -> None:
         assert_runs(op, [np.asarray(x, np.float32) for x in numbers])
 
 
+def test_case_of_two_loops_over_an_axis_of_which_one_is_cut() -> None:
+    op = as_one(parsed("""(%x: f32[1, 1, 2]) {
+        %z: f32[1] = [a] sum[c < 1, d < 2](%x[a, c, d])
+        %y: f32[1] = [a] sum[c < 1, d < 2 if d <= a](%x[a, c, d] * %z[a])
+        return %z, %y"""))
+    assert_runs(op, data(op))
+
+
 WIDE = [  # over i < 4, with %x: bool[4]; in 32 bits each of them wraps
     "where(%x[i], 70000, 1) * 70000", "where(%x[i], i, 65536) * 65536",
     "max(where(%x[i], 70000, 1), 7) * 70000", "where(%x[i], -2147483648, 1) - 5",
