@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from anabranch.frontend import syntax as s
 from anabranch.frontend.evaluate import Certain
@@ -33,16 +34,17 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """What is called: its name, the names of its parameters, and how it is called."""
+    """What is called: its name, the names of its parameters, and what tells how it is called, which
+    few calls need."""
 
     name: str
     parameters: tuple[str, ...]
-    header: str
+    header: Callable[[], str]
 
     @classmethod
     def of(cls, definition: Definition, name: str = "") -> Callee:
         return cls(name or definition.name, tuple(p.name for p in definition.params),
-                   format_header(definition))
+                   partial(format_header, definition))
 
     def unknown(self, name: str, span: Span) -> Diagnostic:
         return self._wrong(f"'{self.name}' has no parameter '{name}'", span,
@@ -58,7 +60,7 @@ class Callee:
         return self._wrong(f"'{self.name}' takes {arguments}, and here are {count}", span)
 
     def _wrong(self, message: str, span: Span, help: str = "") -> Diagnostic:
-        return Diagnostic(message, span, (Note(f"it is {self.header}"),), help)
+        return Diagnostic(message, span, (Note(f"it is {self.header()}"),), help)
 
 
 def misfits(
@@ -136,7 +138,7 @@ def unfit(
     parameters = parameters_of(function)
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     placed = [p.name for p in named if p.kind is not p.KEYWORD_ONLY]
-    callee = Callee(function.name, tuple(p.name for p in named), header_of(function))
+    callee = Callee(function.name, tuple(p.name for p in named), partial(header_of, function))
     for name, place in keywords.items():
         if name not in callee.parameters:
             return callee.unknown(name, place)
@@ -148,7 +150,7 @@ def unfit(
         return Diagnostic(f"'{function.name}' is given '{twice[0]}' twice", span)
     if not placed:
         return Diagnostic(f"'{function.name}' takes what it is given by name", span,
-                          (Note(f"it is {callee.header}"),))
+                          (Note(f"it is {callee.header()}"),))
     return replace(callee, parameters=tuple(placed)).too_many(count, span)
 
 
