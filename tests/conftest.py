@@ -38,11 +38,8 @@ for name in (*JOB, "LOCAL_WORLD_SIZE"):
 # Triton's cache is beside ours, so that one variable says where everything is kept.
 os.environ.setdefault("TRITON_CACHE_DIR", str(private_folder(cache_folder()) / "triton"))
 
-# How long an example takes says more of the machine than of the test.
-USUAL = hypothesis.settings(deadline=None, print_blob=True,
-                            suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("anabranch", USUAL)
-hypothesis.settings.register_profile("ci", USUAL, derandomize=True)
+hypothesis.settings.register_profile("anabranch", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 hypothesis.settings.load_profile("ci" if "CI" in os.environ else "anabranch")
 
 HEADING = re.compile(r"#+\s+(.*)")

@@ -181,6 +181,15 @@ def test_a_reader_that_fails_is_named(
     assert "fault of Anabranch" not in error
 
 
+def refused(usual: str, given: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said, before any training, of a reader that gives this instead of the usual."""
+    Path("waves.py").write_text(WAVES.replace(usual, given))
+    Path("program.ab").write_text(FIT)
+    assert main(["train", "program.ab", "--readers", "waves.py"]) == 1
+    assert not Path("runs").exists()
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("given", "message"), [
     ("yield self.batch(1)", "waves.py:15: validation() gives a dict\n"),
     ("yield self.rows", "waves.py:15: validation() gives an int\n"),
@@ -196,13 +205,9 @@ def test_a_reader_that_fails_is_named(
 def test_what_validation_gives_is_tried_before_training(
     workplace: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
 ) -> None:
-    Path("waves.py").write_text(WAVES.replace("yield self.batch(1_000_000), self.rows", given))
-    Path("program.ab").write_text(FIT)
-    assert main(["train", "program.ab", "--readers", "waves.py"]) == 1
-    error = capsys.readouterr().err
+    error = refused("yield self.batch(1_000_000), self.rows", given, capsys)
     assert message in error
     assert error.endswith("how many of its rows differ, as in: yield batch, rows\n")
-    assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(("given", "message"), [
@@ -214,11 +219,7 @@ def test_what_validation_gives_is_tried_before_training(
 def test_a_held_out_batch_that_does_not_fit_is_told_before_training(
     workplace: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
 ) -> None:
-    Path("waves.py").write_text(WAVES.replace("self.batch(1_000_000), self.rows", given))
-    Path("program.ab").write_text(FIT)
-    assert main(["train", "program.ab", "--readers", "waves.py"]) == 1
-    assert message in capsys.readouterr().err
-    assert not Path("runs").exists()
+    assert message in refused("self.batch(1_000_000), self.rows", given, capsys)
 
 
 def test_a_reader_may_hold_out_nothing(
